@@ -5,9 +5,9 @@ mod text;
 use std::io;
 
 use tidegate::spi::Store;
-use tidegate::{Decision, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
+use tidegate::{Decision, Lease, LeaseError, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
 use tidegate_rules::RuleFile;
-use tidegate_server::command::{Exit, Failure, Output, load_rule_file, tokio_timer};
+use tidegate_server::command::{Exit, Failure, Output, count, format_duration, load_rule_file, tokio_timer};
 use tidegate_server::{AnyStore, CheckResponse, StoreUrl};
 
 use crate::cli::CheckArgs;
@@ -49,6 +49,7 @@ async fn decide_all(
     timer: &impl Timer,
     output: &mut Output<'_>,
 ) -> Result<Exit, StoreError> {
+    let mut held = HeldSlots { limiter, leases: Vec::new() };
     let (mut runs, mut all_allowed, mut last) = (DecisionRuns::default(), true, None);
     for _ in 0..arguments.times {
         if output.is_closed() {
@@ -56,6 +57,7 @@ async fn decide_all(
         }
         wait_for_delay(last.as_ref().filter(|_| arguments.wait), timer).await;
         let decision = decide(limiter, request, arguments.peek).await?;
+        held.leases.extend(decision.lease());
         all_allowed &= decision.is_allowed();
         if arguments.json {
             output.json(&CheckResponse::new(&decision));
@@ -69,7 +71,45 @@ async fn decide_all(
         text::print_decision(decision, file, request, output);
     }
     wait_for_delay(last.as_ref().filter(|_| arguments.wait), timer).await;
+    held.release(output).await;
     Ok(Exit::from_success(all_allowed))
+}
+
+/// The slots that the decisions took. They are held until the last decision, so that further requests find them taken, and then
+/// released: nothing would hold them after this command.
+struct HeldSlots<'l, S: Store> {
+    limiter: &'l Limiter<S>,
+    leases: Vec<Lease>,
+}
+
+impl<S: Store> HeldSlots<'_, S> {
+    /// Releases the slots and says so.
+    async fn release(mut self, output: &mut Output<'_>) {
+        let (number, mut failure) = (self.leases.len(), None);
+        for lease in std::mem::take(&mut self.leases) {
+            let duration = lease.duration();
+            if let Err(LeaseError::Store(error)) = self.limiter.release(lease).await {
+                failure = Some((error, duration));
+            }
+        }
+        match failure {
+            Some((error, duration)) => {
+                let duration = format_duration(duration);
+                output.warn(format_args!("slots were not released and run out within {duration}: {error}"));
+            }
+            None if number > 0 => {
+                let slots = count(number, "slot");
+                output.info(format_args!("released {slots}: this command holds none after its end"));
+            }
+            None => {}
+        }
+    }
+}
+
+impl<S: Store> Drop for HeldSlots<'_, S> {
+    fn drop(&mut self) {
+        self.leases.drain(..).for_each(|lease| self.limiter.release_soon(lease));
+    }
 }
 
 /// Waits for the delay of a decision, which was printed before.

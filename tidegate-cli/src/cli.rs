@@ -194,6 +194,8 @@ pub(crate) struct SchemaArgs {
 ///
 /// Exit code: 0 if it is allowed, even with a delay (see --wait), 1 if it is denied (with --times: at least once), 2 for wrong
 /// arguments or an unusable file, 3 if the store failed.
+///
+/// Slots of concurrency limits are held until the last decision and then released.
 #[derive(Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArgs {

@@ -46,6 +46,8 @@ pub(crate) use connection::{ConnectionPermit, OverTls};
 pub(crate) use guarded_stream::sleep;
 pub(crate) use listener_stats::{Bound, Gauge, GaugeGuard, ListenerStats};
 pub(crate) use pace::Pace;
+#[cfg(test)]
+pub(crate) use request_bounds::MAX_CALLS;
 pub(crate) use request_bounds::{RequestPermit, RequestScope};
 pub(crate) use tasks::{TaskSpawner, Tasks};
 use tracked_body::ResponseMonitor;

@@ -20,9 +20,18 @@ pub struct SecretArgs {
 impl SecretArgs {
     /// The key that receipts are signed with, if a secret is set.
     pub(crate) fn receipt_key(&self) -> Option<hmac::Key> {
+        self.derive_key(b"tidegate receipt key")
+    }
+
+    /// The key that ids of leases are signed with, if a secret is set.
+    pub(crate) fn lease_key(&self) -> Option<hmac::Key> {
+        self.derive_key(b"tidegate lease key")
+    }
+
+    /// A key for one purpose, so that no other use of the secret can make its signatures.
+    fn derive_key(&self, purpose: &[u8]) -> Option<hmac::Key> {
         let secret = hmac::Key::new(hmac::HMAC_SHA256, self.secret.as_deref()?.as_bytes());
-        // A key of its own, so that no other use of the secret can make a receipt.
-        Some(hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&secret, b"tidegate receipt key").as_ref()))
+        Some(hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&secret, purpose).as_ref()))
     }
 
     /// The secret, if one is set. An empty one is refused: anybody could guess it.

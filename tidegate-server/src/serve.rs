@@ -21,8 +21,11 @@ mod engine;
 use engine::Engine;
 mod connect;
 mod instrumented_store;
+mod leases;
 mod observers;
 mod receipts;
+mod signed_text;
+mod waiting;
 
 mod door_gaps;
 mod lease_collector;
@@ -63,6 +66,7 @@ use tokio::task::JoinSet;
 
 use self::admin::DoorAddresses;
 use self::browser_guard::BrowserGuard;
+use self::request_limits::CallTimeouts;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::listen::{Listener, ListenerStats, RequestScope, ResolveClient, Tasks, Tls};
@@ -162,8 +166,10 @@ impl Server {
         let admin_listener = admin_listener.with_limits(arguments.limits(plan.admin_connections));
         let (stop, stopping) = watch::channel(false);
         let (timeout, mut front_doors) = (Duration::from_secs(arguments.request_timeout), JoinSet::new());
-        let api = api::router(Arc::clone(&engine), BrowserGuard::new(http));
-        front_doors.spawn(serve(http_listener, request_limits::http(api, timeout, &listeners.http), stopping.clone()));
+        let api = api::router(Arc::clone(&engine), BrowserGuard::new(http), stopping.clone());
+        let waiting = Some((api::ACQUIRE_PATH, engine.max_wait()));
+        let api = request_limits::http(api, CallTimeouts { call: timeout, waiting }, &listeners.http);
+        front_doors.spawn(serve(http_listener, api, stopping.clone()));
         let services = grpc::services(engine.rate_limits(), timeout, stopped(stopping.clone())).await;
         let stopped_grpc = stopped(stopping.clone());
         front_doors.spawn(async move {
@@ -182,7 +188,8 @@ impl Server {
         };
         let addresses = DoorAddresses { http, grpc, gateway, admin };
         let admin_pages = admin::router(Arc::clone(&engine), addresses, &access);
-        let admin_pages = request_limits::http(admin_pages, timeout, &listeners.admin);
+        let timeouts = CallTimeouts { call: timeout, waiting: None };
+        let admin_pages = request_limits::http(admin_pages, timeouts, &listeners.admin);
         front_doors.spawn(serve(admin_listener, admin_pages, stopping));
         // Last, so that an error in the flags stands alone.
         plan.log();

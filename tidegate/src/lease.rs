@@ -81,7 +81,12 @@ impl Lease {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn from_stored(receipt: Receipt, rules: &RuleSet) -> Option<Self> {
-        let lease = Self { stored: receipt, local: Receipt::default(), duration: Duration::ZERO };
+        Self::from_receipts(receipt, Receipt::default(), rules)
+    }
+
+    /// The same with the slots in the [memory](Self::local) of the instance that took them. Other instances do not hold those.
+    pub fn from_receipts(stored: Receipt, local: Receipt, rules: &RuleSet) -> Option<Self> {
+        let lease = Self { stored, local, duration: Duration::ZERO };
         let duration = lease.current_duration(rules)?;
         Some(Self { duration, ..lease })
     }
@@ -101,6 +106,11 @@ impl Lease {
     /// can release the slots of others.
     pub const fn stored(&self) -> &Receipt {
         &self.stored
+    }
+
+    /// The receipt of the slots in the memory of this instance, taken while the store failed. It is of no use to other processes.
+    pub const fn local(&self) -> &Receipt {
+        &self.local
     }
 
     /// The releases in the store under the current rules, and those in the memory of this instance.

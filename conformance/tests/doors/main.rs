@@ -16,6 +16,7 @@ mod check_api;
 mod client;
 mod envoy;
 mod haproxy;
+mod leases;
 mod nginx;
 mod process;
 mod rate_limit_service;

@@ -106,8 +106,13 @@ pub(crate) fn deployed(path: &str) -> PathBuf {
 impl Tidegate {
     /// Starts it with the store at this URL.
     pub(crate) async fn start(directory: &Path, store: &str, flags: &[&str]) -> Self {
+        Self::start_with_rules(&deployed("rules.yaml"), directory, store, flags).await
+    }
+
+    /// Starts it with the rules in this file.
+    pub(crate) async fn start_with_rules(rules: &Path, directory: &Path, store: &str, flags: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate-under-test"));
-        command.args(["serve", "--store", store, "--secret", "s1", "--rules"]).arg(deployed("rules.yaml"));
+        command.args(["serve", "--store", store, "--secret", "s1", "--rules"]).arg(rules);
         command.args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(flags);
         let mut process = Process::start(&mut command, directory, "tidegate");
         let said = until("tidegate listens", async || {

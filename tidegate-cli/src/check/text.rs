@@ -134,10 +134,8 @@ fn row(check: &CheckResult) -> Row {
         None => "never".to_owned(),
     };
     // A penalty has no amount.
-    let remaining = match check.has_amount() {
-        true => format!("{} of {}", outcome.remaining, outcome.limit),
-        false => "-".to_owned(),
-    };
+    let remaining =
+        if check.has_amount() { format!("{} of {}", outcome.remaining, outcome.limit) } else { "-".to_owned() };
     [
         check_name(check),
         check.algorithm().to_string(),

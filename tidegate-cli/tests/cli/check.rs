@@ -112,6 +112,24 @@ fn the_flag_wait_spaces_requests_by_their_delay() {
     assert!(shell.run("check --help").out.contains("even with a delay (see --wait)"));
 }
 
+/// Otherwise each run would leave a slot taken for the length of its lease.
+#[test]
+fn slots_are_held_for_the_decisions_of_one_command_and_then_released() {
+    let shell = Shell::new();
+    let rule =
+        "- { id: exports, match: { action: export }, per: [], concurrency: { max: 2, lease: 30s }, on_failure: share }";
+    shell.write("exports.yaml", format!("version: 1\nrules:\n{rule}\n"));
+    let run = |flags: &str| shell.run(&format!("check --rules exports.yaml --action export {flags}"));
+    let output = run("--times 3");
+    assert_eq!(output.code, Some(1));
+    assert!(output.out.starts_with("1 to 2       allowed\n3            denied by exports\n"), "{output:?}");
+    assert_eq!(output.err, "released 2 slots: this command holds none after its end\n");
+    let output = run("--json");
+    assert_eq!((output.code, output.out.lines().count()), (Some(0), 1), "{output:?}");
+    assert_eq!(output.err, "released 1 slot: this command holds none after its end\n");
+    assert_eq!(run("--peek").err, "");
+}
+
 #[test]
 fn an_unreachable_store_has_an_exit_code_of_its_own() {
     let shell = Shell::new();

@@ -18,7 +18,7 @@ use super::{ConnectionLimits, Listener};
 const RETRY_AFTER_SECONDS: u16 = 1;
 
 /// The most calls under way whose bodies and decisions are in memory.
-const MAX_CALLS: usize = 8192;
+pub(crate) const MAX_CALLS: usize = 8192;
 
 /// The most of them that one client may have, so that it cannot have all of them.
 const MAX_CALLS_PER_CLIENT: usize = MAX_CALLS / 2;

@@ -1,39 +1,50 @@
-//! The check API: `/v1/check`, `/v1/check/batch` and `/v1/refund`. A check answers 200 with `allowed` in the body: the caller
-//! decides what to do with its own request.
+//! The check API: `/v1/check`, `/v1/check/batch`, `/v1/refund`, `/v1/leases` and `/v1/acquire`. A check answers 200 with `allowed` in
+//! the body: the caller decides what to do with its own request.
 
+mod acquire;
 mod input;
+mod leases;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use acquire::PATH as ACQUIRE_PATH;
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 use tidegate::http::Rejection;
-use tidegate::spi::{MAX_CHECKS, Origin, Role};
+use tidegate::spi::{MAX_CHECKS, Origin, Plan, Role};
 use tidegate::{Decision, Limiter, Request, StoreError};
+use tokio::sync::watch;
 
 use super::browser_guard::BrowserGuard;
 use super::engine::Engine;
 use super::instrumented_store::InstrumentedStore;
 use super::json_body::JsonBody;
+use super::leases::LeaseAge;
 use super::receipts::RefundOutcome;
 use super::{forward_auth, health, openapi};
 use crate::check_response::CheckResponse;
+use input::{AcquireCall, BatchCall, CheckCall};
 pub(crate) use input::{BadRequest, SubjectCall};
-use input::{BatchCall, CheckCall};
 
 /// The routes of `--http`. `guard` refuses web pages that would consume limits; forward-auth is not guarded, since a proxy sends
-/// the host and the origin of its client there.
-pub(crate) fn router(engine: Arc<Engine>, guard: BrowserGuard) -> Router {
+/// the host and the origin of its client there. Callers that wait are answered when the server is `stopping`.
+pub(crate) fn router(engine: Arc<Engine>, guard: BrowserGuard, stopping: watch::Receiver<bool>) -> Router {
     let calls = Router::new()
         .route("/v1/check", post(check))
         .route("/v1/check/batch", post(batch))
         .route("/v1/refund", post(refund))
+        .route("/v1/leases", post(leases::take))
+        .route("/v1/leases/{id}", put(leases::renew).delete(leases::release))
         .with_state(Arc::clone(&engine))
+        .merge(acquire::router(Arc::clone(&engine), stopping))
         .merge(engine.envoy().router(engine.rate_limits()));
     let rest = Router::new()
         .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], openapi::TEXT)))
@@ -90,13 +101,23 @@ fn unknown_receipt() -> Response {
 /// One decision as JSON, or the rejection if the store fails and a rule is closed on failure. Fails if the request cannot be judged.
 async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Result<Value, Rejection>, BadRequest> {
     let (limiter, request) = (engine.limiter(), call.attributes.request());
-    engine.clients().count_check(&request);
-    let plan = limiter.plan(&request).with_origin(origin(&request));
-    if let Some(problem) = plan.problem() {
-        return Err(BadRequest::new(problem.to_string()));
-    }
+    let plan = plan(engine, &limiter, &request)?;
     let plan = if call.peek { plan.with_peek() } else { plan };
-    Ok(decision_json(engine, &limiter, call.receipt, limiter.check_plan(&plan).await))
+    Ok(decision_json(engine, &limiter, AnswerParts::receipt(call.receipt), limiter.check_plan(&plan).await))
+}
+
+/// The plan of a request. Fails if the request cannot be judged.
+fn plan<'l>(
+    engine: &Engine,
+    limiter: &'l Limiter<InstrumentedStore>,
+    request: &Request<'_>,
+) -> Result<Plan<'l>, BadRequest> {
+    engine.clients().count_check(request);
+    let plan = limiter.plan(request).with_origin(origin(request));
+    match plan.problem() {
+        Some(problem) => Err(BadRequest::new(problem.to_string())),
+        None => Ok(plan),
+    }
 }
 
 /// Decides all checks as one plan. Fails if more limits apply than a plan can have, or a request cannot be judged.
@@ -118,7 +139,7 @@ async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<V
             "checks: together they meet {limits} limits; at most {MAX_CHECKS} if atomic"
         )));
     }
-    Ok(decision_json(engine, &limiter, batch.receipt, limiter.check_plan(&plan).await))
+    Ok(decision_json(engine, &limiter, AnswerParts::receipt(batch.receipt), limiter.check_plan(&plan).await))
 }
 
 fn origin(request: &Request<'_>) -> Origin {
@@ -126,18 +147,35 @@ fn origin(request: &Request<'_>) -> Origin {
     request.attribute("method").map_or(origin, |method| origin.with_method(method))
 }
 
+/// What an answer has beside the decision.
+#[derive(Clone, Copy)]
+struct AnswerParts {
+    receipt: bool,
+    /// When the slots of its lease were taken, for an answer with a lease.
+    lease: Option<LeaseAge>,
+}
+
+impl AnswerParts {
+    const fn receipt(receipt: bool) -> Self {
+        Self { receipt, lease: None }
+    }
+}
+
 fn decision_json(
     engine: &Engine,
     limiter: &Limiter<InstrumentedStore>,
-    receipt: bool,
+    parts: AnswerParts,
     result: Result<Decision, StoreError>,
 ) -> Result<Value, Rejection> {
     match result {
         Ok(decision) => {
             // Serializing numbers and strings cannot fail.
             let mut answer = serde_json::to_value(CheckResponse::new(&decision)).unwrap_or(Value::Null);
+            if let Some(lease) = parts.lease.and_then(|age| engine.leases().issue(&decision, age)) {
+                answer["lease"] = leases::lease_json(&lease);
+            }
             // A decision without the store has nothing to refund.
-            if receipt && decision.is_allowed() && decision.degraded().is_none() {
+            if parts.receipt && decision.is_allowed() && decision.degraded().is_none() {
                 answer["receipt"] = engine.receipts().write(&decision.into_receipt()).into();
             }
             Ok(answer)

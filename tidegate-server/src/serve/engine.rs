@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
-use tidegate::{Limiter, MemoryStore, Secret};
+use tidegate::{Limiter, MemoryStore, Secret, Timer};
 use tidegate_rules::{Report, RuleFile};
 use tidegate_tower::Handle;
 
@@ -13,16 +14,19 @@ use super::connect::{StoreProbe, connect};
 use super::door_gaps::log_gaps;
 use super::envoy::Envoy;
 use super::instrumented_store::InstrumentedStore;
+use super::leases::Leases;
 use super::metrics::Metrics;
 use super::observers::Observers;
 use super::options::ServeArgs;
 use super::receipts::Receipts;
 use super::refusal_log::RefusalLog;
 use super::start_page;
+use super::waiting::AcquireCalls;
 use crate::envoy::EnvoyService;
 use crate::failure::Failure;
 use crate::listen::{Tls, TlsError, TlsFiles};
-use crate::store::StoreUrl;
+use crate::store::{AnyStore, StoreUrl};
+use crate::timer::tokio_timer;
 
 /// What all front doors share.
 pub(crate) struct Engine {
@@ -39,6 +43,12 @@ pub(crate) struct Engine {
     status: RwLock<RulesStatus>,
     store_name: &'static str,
     receipts: Receipts,
+    leases: Leases,
+    waiting: AcquireCalls,
+    /// The longest time that a caller waits.
+    max_wait: Duration,
+    /// For callers that wait, and for the age of leases.
+    timer: Arc<dyn Timer>,
     /// Why the last attempt to read each part failed.
     part_errors: Mutex<[Option<String>; 2]>,
     /// For the addresses that only the operator's own services call.
@@ -71,23 +81,35 @@ impl Engine {
     /// Reads the files, connects to the store, and logs a warning for each harmful setting.
     pub(crate) async fn open(arguments: &ServeArgs) -> Result<Self, Failure> {
         let url = StoreUrl::parse(&arguments.store).map_err(|why| Failure::usage(format!("--store: {why}")))?;
-        let secret = arguments.secret.secret()?;
-        if secret.is_none() && url.is_shared() {
+        if arguments.secret.secret()?.is_none() && url.is_shared() {
             let warning = "anyone who reads the store can guess subjects; set TIDEGATE_SECRET";
             tracing::warn!(target: "tidegate::store", "{warning}");
         }
-        let files = arguments.tls()?;
+        arguments.tls()?;
         let file = read(arguments.rules.as_ref())?;
         if !file.report().problems().is_empty() {
             tracing::warn!(target: "tidegate::server", "{}", file.report());
         }
         log_gaps(&file, arguments.has_gateway());
         let (store, probe) = connect(&url, arguments).await?;
-        let receipts = Receipts::new(arguments.secret.receipt_key(), url.is_shared());
+        Self::from_parts(arguments, file, store, probe, Arc::new(tokio_timer()))
+    }
+
+    /// The rules of `file` on `store`, with callers that wait on `timer`.
+    pub(crate) fn from_parts(
+        arguments: &ServeArgs,
+        file: RuleFile,
+        store: AnyStore,
+        probe: StoreProbe,
+        timer: Arc<dyn Timer>,
+    ) -> Result<Self, Failure> {
+        let (secret, files) = (arguments.secret.secret()?, arguments.tls()?);
+        let is_shared = matches!(store, AnyStore::Redis(_));
+        let receipts = Receipts::new(arguments.secret.receipt_key(), is_shared);
         let receipts = receipts.map_err(|error| Failure::usage(error.to_string()))?;
-        let refusals = Arc::new(RefusalLog::new(&file, secret.is_none() && url.is_shared()));
+        let refusals = Arc::new(RefusalLog::new(&file, secret.is_none() && is_shared));
         // Instances on a shared store need the same secret. For one process alone, nobody may compute the hash of a subject.
-        let secret = secret.unwrap_or_else(|| if url.is_shared() { Secret::public() } else { Secret::random() });
+        let secret = secret.unwrap_or_else(|| if is_shared { Secret::public() } else { Secret::random() });
         let envoy = Envoy::open(&arguments.envoy, arguments.envoy_budget(), &secret)?;
         let metrics = Arc::new(Metrics::new(arguments.near_limit, store.clone()));
         metrics.follow(&file);
@@ -95,12 +117,13 @@ impl Engine {
         let observers = Observers { metrics: Arc::clone(&metrics), refusals: Arc::clone(&refusals) };
         let limiter = Limiter::new(file.rules().clone(), store.clone()).with_instances(arguments.instances);
         let limiter = limiter.with_secret(&secret).with_observer(observers);
-        let limiter = if url.is_shared() {
+        let limiter = if is_shared {
             limiter.with_fallback_store(MemoryStore::new().with_max_keys(arguments.memory_keys))
         } else {
             limiter
         };
         let untrusted = metrics.untrusted_forwarded().clone();
+        let waiting = AcquireCalls::new(arguments.waiting_bounds(), metrics.waiting().clone());
         Ok(Self {
             handle: Handle::new(limiter),
             store,
@@ -112,8 +135,12 @@ impl Engine {
             last_read: Mutex::new(arguments.rules.as_ref().and_then(|path| std::fs::read(path).ok())),
             envoy,
             status: RwLock::new(RulesStatus::new(1, file)),
-            store_name: if url.is_shared() { "redis" } else { "memory" },
+            store_name: if is_shared { "redis" } else { "memory" },
             receipts,
+            leases: Leases::new(arguments.secret.lease_key(), is_shared),
+            waiting,
+            max_wait: Duration::from_secs(arguments.max_wait),
+            timer,
             part_errors: Mutex::default(),
             tls: tls(files.clone())?,
             gateway_tls: tls(files.map(|files| TlsFiles { client_ca: None, ..files }))?,
@@ -189,6 +216,24 @@ impl Engine {
 
     pub(crate) const fn receipts(&self) -> &Receipts {
         &self.receipts
+    }
+
+    pub(crate) const fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// The callers that wait.
+    pub(crate) const fn waiting(&self) -> &AcquireCalls {
+        &self.waiting
+    }
+
+    /// The longest time that a caller waits.
+    pub(crate) const fn max_wait(&self) -> Duration {
+        self.max_wait
+    }
+
+    pub(crate) fn timer(&self) -> &dyn Timer {
+        &*self.timer
     }
 
     /// The rule file, if there is one.

@@ -8,26 +8,42 @@ use std::time::Duration;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// Upper bounds of the buckets.
-const BOUNDS_MICROS: [u64; 14] =
+/// The number of upper bounds of a histogram.
+const BOUNDS: usize = 14;
+
+/// Upper bounds of the buckets for calls to the store.
+const CALL_BOUNDS_MICROS: [u64; BOUNDS] =
     [50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000];
 
-/// Durations by bucket. Clones share it.
-#[derive(Clone, Debug, Default)]
+/// Durations by bucket, by default for calls to the store. Clones share it.
+#[derive(Clone, Debug)]
 pub(crate) struct Histogram(Arc<Buckets>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Buckets {
+    /// Upper bounds of the buckets.
+    bounds_micros: &'static [u64; BOUNDS],
     /// The last one counts durations beyond the last bound.
-    counts: [AtomicU64; BOUNDS_MICROS.len() + 1],
+    counts: [AtomicU64; BOUNDS + 1],
     sum_micros: AtomicU64,
 }
 
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::with_bounds(&CALL_BOUNDS_MICROS)
+    }
+}
+
 impl Histogram {
+    /// A histogram with these upper bounds.
+    pub(crate) fn with_bounds(bounds_micros: &'static [u64; BOUNDS]) -> Self {
+        Self(Arc::new(Buckets { bounds_micros, counts: Default::default(), sum_micros: AtomicU64::new(0) }))
+    }
+
     /// Counts a duration.
     pub(crate) fn observe(&self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS_MICROS.iter().position(|bound| micros <= *bound).unwrap_or(BOUNDS_MICROS.len());
+        let bucket = self.0.bounds_micros.iter().position(|bound| micros <= *bound).unwrap_or(BOUNDS);
         self.0.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.0.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
@@ -39,7 +55,7 @@ impl TypedMetric for Histogram {
 
 impl EncodeMetric for Histogram {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let bounds = BOUNDS_MICROS.iter().map(|bound| *bound as f64 / 1e6).chain([f64::INFINITY]);
+        let bounds = self.0.bounds_micros.iter().map(|bound| *bound as f64 / 1e6).chain([f64::INFINITY]);
         let counts = self.0.counts.iter().map(|count| count.load(Ordering::Relaxed));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         // The sum of the buckets read above, so that they agree with it while other threads count.

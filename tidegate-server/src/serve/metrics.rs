@@ -16,11 +16,10 @@ use tidegate::spi::{Observer, Plan, Role};
 use tidegate::{CheckResult, Clock, Decision, StoreError, StoreErrorKind, SystemClock};
 use tidegate_rules::RuleFile;
 
-pub(crate) use self::labels::RuleLabel;
 use self::labels::{
-    CallLabels, CheckLabels, DegradedLabels, ErrorLabels, FallbackLabels, OutcomeLabel, OverloadedLabels,
-    RejectedLabels,
+    CallLabels, CheckLabels, DegradedLabels, ErrorLabels, FallbackLabels, OverloadedLabels, RejectedLabels,
 };
+pub(crate) use self::labels::{OutcomeLabel, RuleLabel};
 pub(crate) use self::store_call::StoreCall;
 use super::door_gaps::DoorGapCounters;
 use super::histogram::Histogram;
@@ -29,6 +28,7 @@ use super::process_collector::ProcessCollector;
 use super::rule_counters::{CheckOutcome, ExtraCounter, RuleCounters};
 use super::store_collector::StoreCollector;
 use super::untrusted_forwarded::UntrustedForwarded;
+use super::waiting::WaitingMetrics;
 use crate::store::AnyStore;
 
 /// The metrics of a server.
@@ -59,6 +59,7 @@ pub(crate) struct Metrics {
     listeners: ListenerCollector,
     door_gaps: DoorGapCounters,
     untrusted_forwarded: UntrustedForwarded,
+    waiting: WaitingMetrics,
 }
 
 impl Metrics {
@@ -88,6 +89,7 @@ impl Metrics {
             listeners: ListenerCollector::default(),
             door_gaps: DoorGapCounters::default(),
             untrusted_forwarded: UntrustedForwarded::default(),
+            waiting: WaitingMetrics::new(&mut registry),
             registry: Registry::default(),
         };
         registry.register("rate_limit_checks", "Checks, by rule and outcome", metrics.checks.clone());
@@ -129,6 +131,11 @@ impl Metrics {
     /// The counters of the addresses.
     pub(crate) const fn listeners(&self) -> &ListenerCollector {
         &self.listeners
+    }
+
+    /// The metrics about callers that wait.
+    pub(crate) const fn waiting(&self) -> &WaitingMetrics {
+        &self.waiting
     }
 
     /// The counters of forwarded headers that are ignored.

@@ -13,6 +13,7 @@ use super::bound_args::BoundArgs;
 use super::descriptors::{DescriptorPlan, raise_limit};
 use super::envoy::{EnvoyArgs, share};
 use super::logging::LogArgs;
+use super::waiting::WaitingBounds;
 use crate::envoy::DEFAULT_MAX_DECISION_TIME;
 use crate::failure::Failure;
 use crate::gateway::{Gateway, GatewayOptions};
@@ -92,6 +93,16 @@ pub struct ServeArgs {
     /// Seconds that a call to --http, --grpc or --admin may take, including its body
     #[arg(long, value_name = "SECONDS", env = "TIDEGATE_REQUEST_TIMEOUT", value_parser = value_parser!(u64).range(1..=MAX_SECONDS), default_value_t = 30, help_heading = LIMITS_HEADING)]
     pub(crate) request_timeout: u64,
+    /// Maximum time that a call of /v1/acquire waits, in seconds; a call that asks for more waits for this long. The time of
+    /// --request-timeout is added to it
+    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_MAX_WAIT", value_parser = value_parser!(u64).range(0..=MAX_WAIT_SECONDS), default_value_t = 30, help_heading = LIMITS_HEADING)]
+    pub(crate) max_wait: u64,
+    /// Maximum number of calls of /v1/acquire under way; further ones get 503. Three quarters of them are for unauthenticated subjects
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING", value_parser = value_parser!(u32).range(1..=MAX_WAITING), default_value_t = 1024, help_heading = LIMITS_HEADING)]
+    pub(crate) max_waiting: u32,
+    /// Maximum number of them that wait for the same limits, and of one subject [default: an eighth of --max-waiting]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING_PER_SUBJECT", value_parser = value_parser!(u32).range(1..=MAX_WAITING), help_heading = LIMITS_HEADING)]
+    pub(crate) max_waiting_per_subject: Option<u32>,
     /// Seconds within which the response of --upstream must begin
     #[arg(long, value_name = "SECONDS", env = "TIDEGATE_UPSTREAM_TIMEOUT", value_parser = value_parser!(u64).range(1..=MAX_SECONDS), default_value_t = 60, help_heading = LIMITS_HEADING)]
     pub(crate) upstream_timeout: u64,
@@ -118,6 +129,12 @@ const MAX_MEMORY_KEYS: usize = 1_000_000_000;
 /// Address of the gateway if only `--upstream` is given.
 const DEFAULT_GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
 
+/// Longest time that a call may wait.
+const MAX_WAIT_SECONDS: u64 = 3600;
+
+/// The most calls that may wait: half of those that may be under way, so that checks do not depend on them.
+const MAX_WAITING: i64 = 4096;
+
 /// Longest time that a flag accepts.
 pub(crate) const MAX_SECONDS: u64 = 365 * 86_400;
 
@@ -135,6 +152,12 @@ impl ServeArgs {
     pub(crate) fn descriptor_plan(&self) -> DescriptorPlan {
         let (addresses, upstream) = if self.has_gateway() { (3, self.bounds.max_upstream_connections) } else { (2, 0) };
         DescriptorPlan::new(raise_limit(), addresses, self.max_connections, upstream)
+    }
+
+    /// How many calls may wait.
+    pub(crate) fn waiting_bounds(&self) -> WaitingBounds {
+        let per_subject = self.max_waiting_per_subject.unwrap_or((self.max_waiting / 8).max(1));
+        WaitingBounds { total: self.max_waiting as usize, per_subject: per_subject as usize }
     }
 
     /// How a shared store uses its servers.
@@ -254,6 +277,22 @@ mod tests {
                 .err()
                 .map(|error| error.to_string());
             assert!(error.is_some_and(|error| error.contains("--memory-keys")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn one_subject_has_an_eighth_of_the_calls_that_may_wait() {
+        for (line, total, per_subject) in [
+            ("serve", 1024, 128),
+            ("serve --max-waiting 4", 4, 1),
+            ("serve --max-waiting 4096 --max-waiting-per-subject 4096", 4096, 4096),
+        ] {
+            let bounds = parse(line).waiting_bounds();
+            assert_eq!((bounds.total, bounds.per_subject), (total, per_subject), "{line}");
+        }
+        assert_eq!(usize::try_from(MAX_WAITING), Ok(crate::listen::MAX_CALLS / 2));
+        for wrong in ["--max-waiting=4097", "--max-waiting=0", "--max-wait=3601", "--max-waiting-per-subject=0"] {
+            assert!(Serve::try_parse_from(["serve", wrong]).is_err(), "{wrong}");
         }
     }
 

@@ -9,14 +9,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
-use ring::rand::SystemRandom;
 use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Store, Subject};
 use tidegate::{Clock, Limit, LimitError, Limiter, OnFailure, Rate, Receipt, StoreError, SystemClock, Timestamp};
 
 use super::api::BadRequest;
+use super::signed_text::TextSigner;
 
 /// The time in which a receipt can be refunded.
 const RECEIPT_VALIDITY: Duration = Duration::from_secs(3600);
@@ -31,7 +29,7 @@ const MAX_TEXT_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct Receipts {
     /// None if instances have no secret in common.
-    key: Option<hmac::Key>,
+    signer: Option<TextSigner>,
     once: Gate,
     clock: SystemClock,
     /// Distinguishes the receipts of instances; a counter distinguishes those of one.
@@ -55,13 +53,12 @@ impl Receipts {
     /// Receipts signed with `key`. Without one, a random key serves a store that is not shared; on a shared store there are no
     /// receipts, since instances could not verify those of each other.
     pub(crate) fn new(key: Option<hmac::Key>, is_shared: bool) -> Result<Self, LimitError> {
-        let random = || hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok();
         let limit = Limit::token_bucket(1, Rate::new(1, REPLAY_RETENTION)?)?;
         // No rule has a name with a space in it.
         let owner = "refund once";
         let stem = KeyStem::for_rule(owner, &limit, "");
         Ok(Self {
-            key: key.or_else(|| if is_shared { None } else { random() }),
+            signer: TextSigner::new(key, is_shared),
             // Every receipt is a subject, and two that share a limit could not both be refunded.
             once: Gate::new(owner, "", limit, Role::Enforced, stem).with_max_subjects(u64::MAX),
             clock: SystemClock::new(),
@@ -72,7 +69,7 @@ impl Receipts {
 
     /// Refuses a call that asks for a receipt where there are none.
     pub(crate) fn require(&self, is_requested: bool) -> Result<(), BadRequest> {
-        match &self.key {
+        match &self.signer {
             None if is_requested => {
                 Err(BadRequest::new("receipt: there are none without a secret; set TIDEGATE_SECRET"))
             }
@@ -82,15 +79,14 @@ impl Receipts {
 
     /// The text of a receipt, or none without a key.
     pub(crate) fn write(&self, receipt: &Receipt) -> Option<String> {
-        let key = self.key.as_ref()?;
+        let signer = self.signer.as_ref()?;
         let number = self.written.fetch_add(1, Ordering::Relaxed);
         let mut payload = Vec::new();
         for part in [self.clock.now().as_micros(), self.instance, number] {
             payload.extend_from_slice(&part.to_be_bytes());
         }
         payload.extend_from_slice(&receipt.to_bytes());
-        let signature = hmac::sign(key, &payload);
-        Some(format!("{}.{}", URL_SAFE_NO_PAD.encode(payload), URL_SAFE_NO_PAD.encode(signature)))
+        Some(signer.sign(&payload))
     }
 
     /// Returns the cost of a receipt, once.
@@ -113,10 +109,7 @@ impl Receipts {
 
     /// The identity of a receipt, its time and its bytes, if the signature is right.
     fn read(&self, text: &str) -> Option<(Subject, Timestamp, Vec<u8>)> {
-        let (payload, signature) = text.split_once('.').filter(|_| text.len() <= MAX_TEXT_BYTES)?;
-        let (payload, signature) = (URL_SAFE_NO_PAD.decode(payload).ok()?, URL_SAFE_NO_PAD.decode(signature).ok()?);
-        // Compares in constant time.
-        hmac::verify(self.key.as_ref()?, &payload, &signature).ok()?;
+        let (payload, signature) = self.signer.as_ref()?.verify(text, MAX_TEXT_BYTES)?;
         let (written, rest) = payload.split_first_chunk()?;
         let receipt = rest.get(16..)?.to_vec();
         let id = Subject::from_hash(u128::from_be_bytes(*signature.first_chunk()?));
@@ -126,6 +119,9 @@ impl Receipts {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
     use super::*;
 
     fn key(secret: &str) -> hmac::Key {

@@ -24,12 +24,29 @@ use crate::listen::{Bound, ListenerStats, sleep};
 /// Largest body of a call.
 pub(crate) const MAX_BODY_BYTES: usize = 1024 * 1024;
 
+/// How long a call to an address may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallTimeouts {
+    pub(crate) call: Duration,
+    /// The path of calls that may wait, and for how long.
+    pub(crate) waiting: Option<(&'static str, Duration)>,
+}
+
+impl CallTimeouts {
+    /// The time for a call of this path.
+    fn timeout(self, path: &str) -> Duration {
+        let wait = self.waiting.filter(|(waiting, _)| *waiting == path).map_or(Duration::ZERO, |(_, wait)| wait);
+        self.call.saturating_add(wait)
+    }
+}
+
 /// Answers 413 to a body that is too long, 503 to a large one while too many others are in memory, and 408 to a call that takes
-/// longer than `timeout`.
-pub(crate) fn http(router: Router, timeout: Duration, stats: &Arc<ListenerStats>) -> Router {
+/// too long.
+pub(crate) fn http(router: Router, timeouts: CallTimeouts, stats: &Arc<ListenerStats>) -> Router {
     let (large_bodies, stats) = (LargeBodies::new(), Arc::clone(stats));
     let limit = from_fn(move |request: Request, next: Next| {
         let (large_bodies, stats) = (large_bodies.clone(), Arc::clone(&stats));
+        let timeout = timeouts.timeout(request.uri().path());
         async move {
             if request.body().size_hint().lower() > MAX_BODY_BYTES as u64 {
                 return too_long();

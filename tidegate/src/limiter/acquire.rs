@@ -59,9 +59,21 @@ impl<S: Store> Limiter<S> {
         max_wait: Duration,
         timer: &impl Timer,
     ) -> Result<AcquireOutcome, StoreError> {
-        let mut plan = self.plan(request);
+        self.acquire_plan(self.plan(request), max_wait, timer).await
+    }
+
+    /// [`acquire`](Self::acquire) for a plan. [Observers](crate::spi::Observer) see the last decision alone, and none after a timeout:
+    /// a request that waits is not a rejected one.
+    pub async fn acquire_plan(
+        &self,
+        plan: Plan<'_>,
+        max_wait: Duration,
+        timer: &(impl Timer + ?Sized),
+    ) -> Result<AcquireOutcome, StoreError> {
+        let is_observed = plan.is_observed();
+        let mut plan = plan.with_observed(false);
         let (mut deadline, ends_at) = (timer.sleep(max_wait), timer.now().plus(max_wait));
-        let mut ticket = self.waiting.queue.enter(queue_id(&plan));
+        let mut ticket = self.waiting.queue.enter(plan.queue_id());
         if first_of(&mut ticket, &mut deadline).await.is_none() {
             return Ok(AcquireOutcome::TimedOut);
         }
@@ -74,6 +86,7 @@ impl<S: Store> Limiter<S> {
             let decision = self.check_plan(&plan).await?;
             if decision.is_allowed() {
                 drop((ticket, slots)); // the next caller may take the slot after this one
+                let decision = self.observe(&plan.with_observed(is_observed), decision);
                 return Ok(self.wait_for_slot(decision, &mut deadline, timer).await);
             }
             let is_denied_by_slots = decision.is_denied_by_slots();
@@ -83,8 +96,11 @@ impl<S: Store> Limiter<S> {
             match (decision.retry_after(), &mut slots) {
                 (Some(_), Some(slots)) if is_denied_by_slots && decision.proceeds_after() <= left.max(RETRY) => {
                     if left.is_zero() {
-                        let is_first = max_wait.is_zero();
-                        return Ok(if is_first { AcquireOutcome::Denied(decision) } else { AcquireOutcome::TimedOut });
+                        if !max_wait.is_zero() {
+                            return Ok(AcquireOutcome::TimedOut);
+                        }
+                        let decision = self.observe(&plan.with_observed(is_observed), decision);
+                        return Ok(AcquireOutcome::Denied(decision));
                     }
                     let mut next_poll = timer.sleep(poll_interval.min(left));
                     let is_released = first_of(poll_fn(|context| slots.poll_released(context)), &mut next_poll).await;
@@ -98,14 +114,22 @@ impl<S: Store> Limiter<S> {
                         return Ok(AcquireOutcome::TimedOut);
                     }
                 }
-                _ => return Ok(AcquireOutcome::Denied(decision)),
+                _ => {
+                    let decision = self.observe(&plan.with_observed(is_observed), decision);
+                    return Ok(AcquireOutcome::Denied(decision));
+                }
             }
         }
     }
 
     /// Waits for the place in the queue of a leaky bucket, and refunds it if the future is dropped or the deadline passes. Slots of
     /// concurrency limits are renewed in the meantime; if they are lost, the request is refunded, too.
-    async fn wait_for_slot(&self, decision: Decision, deadline: &mut Sleep, timer: &impl Timer) -> AcquireOutcome {
+    async fn wait_for_slot(
+        &self,
+        decision: Decision,
+        deadline: &mut Sleep,
+        timer: &(impl Timer + ?Sized),
+    ) -> AcquireOutcome {
         if decision.delay().is_zero() {
             return AcquireOutcome::Granted(decision);
         }
@@ -130,11 +154,13 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// Identifies the queue of callers that wait for the same keys in the same order.
-fn queue_id(plan: &Plan<'_>) -> u128 {
-    /// The multiplier of the 128-bit PCG generator, which spreads the ids.
-    const MULTIPLIER: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
-    plan.checks().iter().fold(0, |queue: u128, check| queue.wrapping_mul(MULTIPLIER) ^ check.key().id())
+impl Plan<'_> {
+    /// Identifies the callers of [`acquire`](Limiter::acquire) that wait for the same limits, in order of arrival.
+    pub fn queue_id(&self) -> u128 {
+        /// The multiplier of the 128-bit PCG generator, which spreads the ids.
+        const MULTIPLIER: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
+        self.checks().iter().fold(0, |queue: u128, check| queue.wrapping_mul(MULTIPLIER) ^ check.key().id())
+    }
 }
 
 /// Refunds a receipt on drop unless it is disarmed.

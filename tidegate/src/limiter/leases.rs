@@ -109,7 +109,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Renews `lease`, which was taken just now, again and again. Returns when it is no longer held.
-    pub(super) async fn renew_until_lost(&self, lease: &Lease, timer: &impl Timer) -> LeaseError {
+    pub(super) async fn renew_until_lost(&self, lease: &Lease, timer: &(impl Timer + ?Sized)) -> LeaseError {
         let mut confirmed_at = timer.now();
         loop {
             timer.sleep(lease.duration() / RENEWALS_PER_LEASE).await;

@@ -1,5 +1,7 @@
 //! The JSON bodies of the check API. Errors name the place and the kind of problem, and quote no value.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -25,6 +27,13 @@ pub(crate) struct CheckCall {
     pub(crate) peek: bool,
     /// Whether the response has a receipt.
     pub(crate) receipt: bool,
+}
+
+/// A call of `/v1/acquire`.
+pub(crate) struct AcquireCall {
+    pub(crate) check: CheckCall,
+    /// How long the caller waits at most, if it says so.
+    pub(crate) max_wait: Option<Duration>,
 }
 
 /// A call of `/v1/check/batch`.
@@ -69,6 +78,9 @@ struct CheckBody {
     peek: bool,
     #[serde(default)]
     receipt: bool,
+    /// Only in a call of `/v1/acquire`.
+    #[serde(default, deserialize_with = "whole")]
+    max_wait_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -108,7 +120,22 @@ impl CheckCall {
         Self::from_body(parse(body)?)
     }
 
+    /// A call that takes a slot or waits for its turn, so it cannot be a peek.
+    pub(crate) fn for_lease(body: &[u8]) -> Result<Self, BadRequest> {
+        Self::from_json(body)?.without_peek()
+    }
+
+    fn without_peek(self) -> Result<Self, BadRequest> {
+        if self.peek {
+            return Err(BadRequest::new("peek: this call takes what it needs; use /v1/check to peek"));
+        }
+        Ok(self)
+    }
+
     fn from_body(call: CheckBody) -> Result<Self, BadRequest> {
+        if call.max_wait_ms.is_some() {
+            return Err(BadRequest::new("max_wait_ms: only /v1/acquire waits"));
+        }
         if call.headers.0.values().any(|values| values.0.is_empty()) {
             return Err(BadRequest::new("headers: a list of values is empty; leave the header out"));
         }
@@ -134,6 +161,14 @@ impl CheckCall {
             Ok(attributes) => Ok(Self { attributes, peek: call.peek, receipt: call.receipt && !call.peek }),
             Err(error) => Err(BadRequest(error.to_string())),
         }
+    }
+}
+
+impl AcquireCall {
+    pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
+        let mut call: CheckBody = parse(body)?;
+        let max_wait = call.max_wait_ms.take().map(Duration::from_millis);
+        Ok(Self { check: CheckCall::from_body(call)?.without_peek()?, max_wait })
     }
 }
 

@@ -1,0 +1,204 @@
+//! `/v1/acquire`.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::{Limit, Rate, Rule};
+
+use super::{Api, SECOND, error, exports, lease_id};
+
+/// One token a second for each client.
+fn bucket(capacity: u64) -> Rule {
+    let limit = Limit::token_bucket(capacity, Rate::per_second(1).unwrap()).unwrap();
+    Rule::new("calls", limit).with_per(["client"])
+}
+
+fn call(client: &str, cost: u64, max_wait_ms: u64) -> Value {
+    json!({ "attributes": { "client": client }, "cost": cost, "max_wait_ms": max_wait_ms })
+}
+
+/// A call under way.
+type Waiting<'a> = Pin<Box<dyn Future<Output = (u16, Value)> + 'a>>;
+
+/// Starts a call, which must wait.
+async fn wait<'a>(api: &'a Api, body: &'a Value) -> Waiting<'a> {
+    let mut waiting: Waiting<'a> = Box::pin(api.post("/v1/acquire", body));
+    assert!(poll_once(&mut waiting).await.is_none(), "it does not wait");
+    waiting
+}
+
+/// The answer of a call, if it is there.
+async fn poll_once(waiting: &mut Waiting<'_>) -> Option<(u16, Value)> {
+    poll_fn(|context| match waiting.as_mut().poll(context) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn callers_are_served_in_order_of_arrival_whatever_their_cost() {
+    let api = Api::new([bucket(3)]);
+    let (now, large, small) = (call("ann", 3, 0), call("ann", 3, 10_000), call("ann", 1, 10_000));
+    let (_, answer) = api.post("/v1/acquire", &now).await;
+    assert_eq!(
+        (&answer["allowed"], &answer["waited_ms"], &answer["timed_out"]),
+        (&json!(true), &json!(0), &json!(false))
+    );
+    let (mut first, mut second) = (wait(&api, &large).await, wait(&api, &small).await);
+    api.clock.advance(2 * SECOND);
+    assert!(poll_once(&mut first).await.is_none() && poll_once(&mut second).await.is_none(), "no overtaking");
+    api.clock.advance(SECOND);
+    let (_, answer) = poll_once(&mut first).await.unwrap();
+    assert_eq!((&answer["allowed"], &answer["waited_ms"]), (&json!(true), &json!(3000)));
+    assert!(poll_once(&mut second).await.is_none());
+    api.clock.advance(SECOND);
+    assert_eq!(poll_once(&mut second).await.unwrap().1["waited_ms"], json!(4000));
+}
+
+#[tokio::test]
+async fn a_caller_waits_at_most_as_long_as_it_asks_and_the_server_allows() {
+    let api = Api::start("serve --max-wait 5", [bucket(1)]);
+    let first = call("ann", 1, 5000);
+    let years = json!({ "attributes": { "client": "ann" }, "max_wait_ms": 9_007_199_254_740_991_u64 });
+    assert_eq!(api.post("/v1/acquire", &first).await.1["allowed"], json!(true));
+    let mut waiting = [wait(&api, &first).await, wait(&api, &first).await, wait(&api, &first).await];
+    let mut late = [wait(&api, &first).await, wait(&api, &first).await, wait(&api, &years).await];
+    for waiting in waiting.iter_mut().chain(&mut late[..2]) {
+        api.clock.advance(SECOND);
+        assert_eq!(poll_once(waiting).await.unwrap().1["allowed"], json!(true));
+    }
+    let (status, answer) = poll_once(&mut late[2]).await.unwrap();
+    assert_eq!((status, &answer["allowed"], &answer["retry_after_ms"]), (200, &json!(false), &json!(1000)), "{answer}");
+    assert_eq!((&answer["timed_out"], &answer["waited_ms"]), (&json!(true), &json!(5000)));
+    let (hurried, patient) = (call("ann", 1, 500), call("ann", 1, 5000));
+    let (mut first, mut second) = (wait(&api, &patient).await, wait(&api, &hurried).await);
+    api.clock.advance(SECOND / 2);
+    let expected =
+        json!({ "allowed": false, "degraded": false, "permanent": false, "waited_ms": 500, "timed_out": true });
+    assert_eq!(poll_once(&mut second).await, Some((200, expected)), "it was not its turn, so nothing was decided");
+    api.clock.advance(SECOND / 2);
+    assert_eq!(poll_once(&mut first).await.unwrap().1["allowed"], json!(true));
+    api.clock.advance(SECOND);
+    let peek = json!({ "attributes": { "client": "ann" }, "peek": true });
+    assert_eq!(api.post("/v1/check", &peek).await.1["remaining"], json!(1), "a caller that times out consumes nothing");
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_pass_in_time_or_ever_is_answered_at_once() {
+    let api = Api::new([bucket(2)]);
+    assert_eq!(api.post("/v1/acquire", &call("ann", 2, 0)).await.1["allowed"], json!(true));
+    for (cost, max_wait, permanent) in [(2, 1999, false), (1, 0, false), (3, 30_000, true), (u64::MAX >> 12, 1, true)] {
+        let (status, answer) = api.post("/v1/acquire", &call("ann", cost, max_wait)).await;
+        assert_eq!((status, &answer["allowed"], &answer["permanent"]), (200, &json!(false), &json!(permanent)));
+        assert_eq!((&answer["timed_out"], &answer["waited_ms"]), (&json!(false), &json!(0)), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_consumes_nothing_and_the_next_one_is_served() {
+    let api = Api::new([bucket(1)]);
+    let body = call("ann", 1, 10_000);
+    assert_eq!(api.post("/v1/acquire", &body).await.1["allowed"], json!(true));
+    let (gone, mut next) = (wait(&api, &body).await, wait(&api, &body).await);
+    drop(gone);
+    api.clock.advance(SECOND);
+    assert_eq!(poll_once(&mut next).await.unwrap().1["waited_ms"], json!(1000));
+    let metrics = api.engine.metrics().open_metrics();
+    for line in [
+        "tidegate_acquire_waiting 0",
+        "tidegate_acquire_total{outcome=\"granted\"} 2",
+        "tidegate_acquire_total{outcome=\"left\"} 1",
+        "tidegate_acquire_wait_seconds_bucket{le=\"1.0\"} 2",
+        "tidegate_acquire_wait_seconds_bucket{le=\"0.5\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    assert!(metrics.contains("outcome=\"allowed\"} 2"), "{metrics}");
+    assert!(!metrics.contains("rate_limit_rejected_total{"), "a caller that waits is not rejected: {metrics}");
+}
+
+#[tokio::test]
+async fn a_caller_gets_the_slot_that_another_releases_at_once() {
+    let api = Api::new([exports(1)]);
+    let body = json!({ "action": "exports", "tenant": "acme", "max_wait_ms": 400 });
+    let id = api.hold().await;
+    let (mut first, mut second) = (wait(&api, &body).await, wait(&api, &body).await);
+    assert_eq!(api.release(&id).await.0, 200);
+    let (_, answer) = poll_once(&mut first).await.unwrap();
+    assert_eq!((&answer["allowed"], &answer["waited_ms"]), (&json!(true), &json!(0)));
+    assert_eq!(answer["lease"]["expires_in_ms"], json!(30_000));
+    assert!(poll_once(&mut second).await.is_none());
+    // It polls meanwhile, for slots that other instances release.
+    for _ in 0..4 {
+        api.clock.advance(Duration::from_millis(100));
+        let _ = poll_once(&mut second).await.inspect(|(_, answer)| assert_eq!(answer["timed_out"], json!(true)));
+        if api.clock.pending_sleeps() == 0 {
+            break;
+        }
+    }
+    assert_eq!(api.renew(&lease_id(&answer)).await.0, 200);
+    assert_eq!(api.free().await, 0);
+}
+
+/// A change of rules must not change the order, nor leave those who wait without a wake-up.
+#[tokio::test]
+async fn a_reload_keeps_the_order_of_those_who_wait() {
+    let api = Api::new([exports(1)]);
+    let body = json!({ "action": "exports", "tenant": "acme", "max_wait_ms": 10_000 });
+    let id = api.hold().await;
+    let mut first = wait(&api, &body).await;
+    api.set_rules([exports(1), bucket(1)]);
+    let mut second = wait(&api, &body).await;
+    assert_eq!(api.release(&id).await.0, 200);
+    let (_, answer) = poll_once(&mut first).await.unwrap();
+    assert!(poll_once(&mut second).await.is_none());
+    assert_eq!(api.release(&lease_id(&answer)).await.0, 200);
+    assert_eq!(poll_once(&mut second).await.unwrap().1["allowed"], json!(true));
+}
+
+#[tokio::test]
+async fn one_subject_cannot_take_all_places_and_bystanders_keep_theirs() {
+    let api = Api::start("serve --max-waiting 16", [bucket(1)]);
+    let (hostile, bystander) = (call("mallory", 1, 30_000), call("ann", 1, 30_000));
+    for body in [&hostile, &bystander] {
+        assert_eq!(api.post("/v1/acquire", body).await.1["allowed"], json!(true));
+    }
+    let waiting = [wait(&api, &hostile).await, wait(&api, &hostile).await];
+    for _ in 0..100 {
+        assert_eq!(error(api.post("/v1/acquire", &hostile).await), (503, "too_many_waiting".to_owned()));
+    }
+    let mut other = wait(&api, &bystander).await;
+    api.clock.advance(SECOND);
+    assert_eq!(poll_once(&mut other).await.unwrap().1["allowed"], json!(true));
+    drop(waiting);
+    assert_eq!(api.post("/v1/acquire", &hostile).await.1["allowed"], json!(true));
+}
+
+#[tokio::test]
+async fn callers_that_wait_are_answered_when_the_server_stops() {
+    let api = Api::new([bucket(1)]);
+    let body = call("ann", 1, 30_000);
+    assert_eq!(api.post("/v1/acquire", &body).await.1["allowed"], json!(true));
+    let waiting = pin!(wait(&api, &body).await);
+    api.stop.send(true).unwrap();
+    assert_eq!(error(waiting.await), (503, "stopping".to_owned()));
+}
+
+#[tokio::test]
+async fn a_wait_that_is_not_a_whole_number_or_in_another_call_is_a_bad_request() {
+    let api = Api::new([bucket(1)]);
+    for (path, body) in [
+        ("/v1/acquire", json!({ "max_wait_ms": -1 })),
+        ("/v1/acquire", json!({ "max_wait_ms": 0.5 })),
+        ("/v1/acquire", json!({ "max_wait_ms": "1s" })),
+        ("/v1/acquire", json!({ "peek": true })),
+        ("/v1/check", json!({ "max_wait_ms": 1 })),
+        ("/v1/leases", json!({ "max_wait_ms": 1 })),
+    ] {
+        assert_eq!(error(api.post(path, &body).await), (400, "bad_request".to_owned()), "{path} {body}");
+    }
+}
