@@ -32,7 +32,8 @@ async fn main() {
     }
     let page = figures(&rows, &leases, &scale, COMMAND, &format!("Measured on {}, on {kind:?}", page_date()));
     println!("{page}");
-    let problems: Vec<_> = rows.iter().flat_map(FaultOutcome::problems).chain(leases.iter().flat_map(LeaseOutcome::problems)).collect();
+    let problems: Vec<_> =
+        rows.iter().flat_map(FaultOutcome::problems).chain(leases.iter().flat_map(LeaseOutcome::problems)).collect();
     assert!(problems.is_empty(), "not every promise is kept:\n{}", problems.join("\n"));
     if arguments.is_empty() {
         std::fs::write(PAGE, promises() + &page).expect("a page that can be written");

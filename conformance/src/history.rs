@@ -1,17 +1,17 @@
 //! Random histories: limits from 1 per year to 10 million per second, costs from 0 to above capacity, time that jumps in
 //! both directions, several checks per plan; and their replay on two stores that must agree, step by step.
 
+mod strategies;
+
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use proptest::prelude::*;
-use tidegate::spi::algorithm::Op;
-use tidegate::spi::algorithm::penalty::MAX_BLOCK;
-use tidegate::spi::{
-    Adjustment, Check, Gate, KeyStem, LeaseOwner, MAX_AMOUNT, Plan, PlanMode, Role, Store, Subject, Verdict,
-};
-use tidegate::{Algorithm, Clock, Limit, ManualClock, Penalty, Rate, Timestamp, Window};
-
 use std::time::Duration;
+
+use tidegate::spi::algorithm::Op;
+use tidegate::spi::{Adjustment, Check, Gate, KeyStem, LeaseOwner, Plan, PlanMode, Role, Store, Subject, Verdict};
+use tidegate::{Clock, Limit, ManualClock, Timestamp};
+
+pub use strategies::{ALGORITHMS, calendar_histories, penalty_histories, plan_histories, single_check_histories};
+pub(crate) use strategies::{cost, limit, max_delay, penalty, role, time_move};
 
 /// The start of every history: in September 2026.
 pub(crate) const START: u64 = 1_790_000_000_123_456;
@@ -80,180 +80,6 @@ pub enum BackwardTime {
     Freely,
     /// At most by the margin within which no store forgets.
     WithinMargin,
-}
-
-/// Histories of one check of this kind.
-pub fn single_check_histories(algorithm: Algorithm) -> BoxedStrategy<History> {
-    let single = limit(algorithm).prop_map(|limit| vec![(limit, Role::Enforced)]);
-    (single, prop::collection::vec(step(), 1..60))
-        .prop_map(|(limits, steps)| History::new(limits, PlanMode::AllOrNothing, steps))
-        .boxed()
-}
-
-/// Histories of plans of one to four checks of any kind, role and mode.
-pub fn plan_histories() -> BoxedStrategy<History> {
-    let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
-    let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit);
-    (prop::collection::vec((kind, role()), 1..5), mode, prop::collection::vec(step(), 1..40))
-        .prop_map(|(limits, mode, steps)| History::new(limits, mode, steps))
-        .boxed()
-}
-
-/// Histories of a rule of one or two limits with a penalty, and sometimes of another rule beside it.
-pub fn penalty_histories() -> BoxedStrategy<History> {
-    let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
-    let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit).boxed();
-    let own = prop::collection::vec(kind.clone(), 1..3);
-    let other = prop::option::of((kind, role()));
-    let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
-    (own, role, penalty(), other, mode, prop::collection::vec(step(), 1..60))
-        .prop_map(|(own, role, penalty, other, mode, steps)| {
-            let mut limits: Vec<_> = own.into_iter().chain([penalty]).map(|limit| (limit, role)).collect();
-            let mut rules = vec![0; limits.len()];
-            if let Some(other) = other {
-                rules.push(limits.len());
-                limits.push(other);
-            }
-            History { limits, rules, mode, steps }
-        })
-        .boxed()
-}
-
-pub(crate) fn penalty() -> BoxedStrategy<Limit> {
-    let factor = prop_oneof![4 => 1..4u64, 1 => 1..=1_000u64];
-    let growth = prop_oneof![2 => 1..4u32, 2 => 1..100u32, 1 => 1..100_000u32];
-    (1..5u64, span(), factor, growth)
-        .prop_map(|(after, block, factor, growth)| {
-            let max = block.saturating_mul(growth).min(MAX_BLOCK);
-            Limit::Penalty(Penalty::new(after, block, factor, max).unwrap())
-        })
-        .boxed()
-}
-
-/// Histories of calendar windows, around the boundaries of months and years.
-pub fn calendar_histories() -> BoxedStrategy<History> {
-    let single = calendar_window().prop_map(|limit| vec![(limit, Role::Enforced)]);
-    let day = (-1..=1i64).prop_map(|days| days * 86_400_000_000);
-    let little = prop_oneof![4 => -2..=2i64, 1 => -2_000_001..=-1_999_999i64, 1 => day];
-    let boundary = (prop::sample::select(CALENDAR_BOUNDARIES.to_vec()), little)
-        .prop_map(|(boundary, more)| Step::Move(TimeMove::Boundary(boundary, more)));
-    let steps = prop_oneof![1 => boundary, 4 => step()];
-    (single, prop::collection::vec(steps, 1..60))
-        .prop_map(|(limits, steps)| History::new(limits, PlanMode::AllOrNothing, steps))
-        .boxed()
-}
-
-/// Calendar boundaries that are easily computed wrong, in seconds.
-const CALENDAR_BOUNDARIES: [u64; 12] = [
-    951_782_400,   // 2000-02-29, a leap day
-    951_868_800,   // 2000-03-01
-    1_798_761_600, // 2027-01-01
-    1_803_859_200, // 2027-03-01, not after a leap day
-    1_830_297_600, // 2028-01-01
-    1_835_395_200, // 2028-02-29, a leap day
-    1_835_481_600, // 2028-03-01
-    1_861_920_000, // 2029-01-01
-    4_102_444_800, // 2100-01-01
-    4_107_542_400, // 2100-03-01, not after a leap day
-    4_133_980_800, // 2101-01-01
-    4_481_049_600, // 2112-01-01
-];
-
-/// Every kind of limit.
-pub const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::SlidingLog,
-    Algorithm::SlidingWindow,
-    Algorithm::Concurrency,
-];
-
-pub(crate) fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
-    match algorithm {
-        Algorithm::TokenBucket => {
-            (amount(MAX_AMOUNT), rate()).prop_filter_map("span", |(c, r)| Limit::token_bucket(c, r).ok()).boxed()
-        }
-        Algorithm::LeakyBucket => {
-            (amount(MAX_AMOUNT), rate()).prop_filter_map("span", |(q, r)| Limit::leaky_bucket(r, q).ok()).boxed()
-        }
-        Algorithm::FixedWindow => {
-            let spans = (amount(MAX_AMOUNT), span()).prop_map(|(l, w)| Limit::fixed_window(l, w).unwrap());
-            prop_oneof![4 => spans, 1 => calendar_window()].boxed()
-        }
-        Algorithm::SlidingLog => (amount(65_535), span()).prop_map(|(l, w)| Limit::sliding_log(l, w).unwrap()).boxed(),
-        Algorithm::Concurrency => (amount(65_535), span()).prop_map(|(m, l)| Limit::concurrency(m, l).unwrap()).boxed(),
-        _ => (amount(MAX_AMOUNT), span(), prop::sample::select(vec![1, 2, 3, 5, 6, 12, 60]))
-            .prop_map(|(l, slice, s)| Limit::sliding_window(l, slice * s as u32, s).unwrap())
-            .boxed(),
-    }
-}
-
-fn calendar_window() -> impl Strategy<Value = Limit> {
-    let window = prop::sample::select(vec![Window::MONTH, Window::YEAR]);
-    (amount(MAX_AMOUNT), window).prop_map(|(limit, window)| Limit::fixed_window(limit, window).unwrap())
-}
-
-pub(crate) fn amount(max: u64) -> impl Strategy<Value = u64> {
-    prop_oneof![1 => 0..2u64, 4 => 1..6u64, 3 => 1..200u64, 1 => 1..=max.min(20_000_000), 1 => max - 3..=max]
-}
-
-fn rate() -> impl Strategy<Value = Rate> {
-    let amount = prop_oneof![3 => Just(1), 3 => 1..20u64, 2 => 1..=10_000_000u64, 1 => Just(10_000_000)];
-    (amount, span()).prop_map(|(amount, period)| Rate::new(amount, period).unwrap())
-}
-
-fn span() -> impl Strategy<Value = Duration> {
-    let usual = [1_000, 100_000, 1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 2_592_000_000_000];
-    prop_oneof![4 => prop::sample::select(usual.to_vec()), 1 => 1..100u64, 2 => 1..10_000_000_000u64]
-        .prop_map(Duration::from_micros)
-}
-
-/// How time moves between two steps.
-pub(crate) fn time_move() -> impl Strategy<Value = TimeMove> {
-    let little = -2..=2i64;
-    let forward = prop_oneof![0..2000i64, -3..0i64, 0..5_000_000i64];
-    prop_oneof![
-        4 => forward.prop_map(TimeMove::Micros),
-        4 => (-3..12i64).prop_map(TimeMove::Spans),
-        1 => (-40..200i64).prop_map(TimeMove::Spans),
-        1 => (little.clone(), any::<bool>()).prop_map(|(more, back)| TimeMove::Margin(more, back)),
-        3 => little.prop_map(TimeMove::Retry),
-    ]
-}
-
-/// The cost of a request: often 1, sometimes 0 or about the limit.
-pub(crate) fn cost() -> impl Strategy<Value = Cost> {
-    let units = prop_oneof![5 => Just(1), 1 => Just(0), 3 => 2..6u64, 1 => any::<u64>()];
-    prop_oneof![5 => units.prop_map(Cost::Units), 1 => (-2..=2i64).prop_map(Cost::Amount)]
-}
-
-/// The longest delay that a request accepts, in microseconds.
-pub(crate) fn max_delay() -> impl Strategy<Value = Option<u64>> {
-    prop_oneof![4 => Just(None), 1 => (0..5_000_000u64).prop_map(Some)]
-}
-
-/// The role of a check.
-pub(crate) fn role() -> impl Strategy<Value = Role> {
-    prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow), 1 => (0..2u8).prop_map(Role::AnyOf)]
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let cost = cost().boxed();
-    prop_oneof![
-        6 => time_move().prop_map(Step::Move),
-        9 => (cost.clone(), max_delay()).prop_map(|(cost, delay)| Step::Take(cost, delay)),
-        2 => (cost.clone(), prop_oneof![1..10u64, any::<u64>()]).prop_map(|(cost, most)| Step::TakeUpTo(cost, most)),
-        1 => cost.clone().prop_map(Step::Peek),
-        1 => cost.prop_map(Step::Charge),
-        3 => (any::<usize>(), 1..=4u64, any::<bool>()).prop_map(|(which, part, all)| Step::Refund(which, part, all)),
-        4 => (any::<usize>(), slot_update()).prop_map(|(which, update)| Step::UpdateSlots(which, update)),
-        1 => Just(Step::Forget),
-    ]
-}
-
-fn slot_update() -> impl Strategy<Value = SlotUpdate> {
-    prop_oneof![2 => Just(SlotUpdate::Renew), 2 => Just(SlotUpdate::RenewOrRetake), 1 => Just(SlotUpdate::Release)]
 }
 
 impl History {

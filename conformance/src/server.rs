@@ -175,6 +175,13 @@ impl Server {
         found.map_or(0, |count| count.trim().parse().unwrap())
     }
 
+    /// How often it has run this command.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).unwrap();
+        let found = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        found.map_or(0, |counts| counts.split(',').next().unwrap().parse().unwrap())
+    }
+
     /// Its cluster bus port.
     pub fn bus(&self) -> u16 {
         let setting: (String, u16) =

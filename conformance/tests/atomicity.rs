@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
-use conformance::suite::{long_timeout_options, one_limit_of_each_kind};
+use conformance::suite::{limits_of_every_kind, long_timeout_options, one_limit_of_each_kind};
 use tidegate::spi::{Check, Gate, Plan, Store, Subject};
 use tidegate::{Decision, Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
@@ -22,7 +22,7 @@ const LIMIT: u64 = 1_000;
 /// Ten thousand concurrent attempts at a limit of a thousand: check-then-act would admit more.
 #[test]
 fn sixty_four_threads_get_exactly_the_limit_in_memory() {
-    for limit in one_limit_of_each_kind(LIMIT) {
+    for limit in limits_of_every_kind(LIMIT) {
         let limiter = Limiter::new(one_rule(limit), MemoryStore::new());
         assert_eq!(admitted_by_threads(&limiter, THREADS, ATTEMPTS), LIMIT, "{limit:?}");
     }
@@ -34,7 +34,7 @@ async fn sixty_four_tasks_on_eight_instances_get_exactly_the_limit_on_a_server()
     for kind in KINDS {
         let server = Server::start(kind);
         let stores = instances(&server, 8).await;
-        for limit in one_limit_of_each_kind(LIMIT) {
+        for limit in limits_of_every_kind(LIMIT) {
             let limiters = limiters(&one_rule(limit), &stores);
             let admitted = admitted_by_tasks(&limiters, THREADS, ATTEMPTS).await;
             assert_eq!(admitted, LIMIT, "{kind:?} {limit:?}");
@@ -48,7 +48,7 @@ async fn twelve_instances_share_one_bucket() {
     for kind in KINDS {
         let server = Server::start(kind);
         let stores = instances(&server, 12).await;
-        for limit in one_limit_of_each_kind(10) {
+        for limit in limits_of_every_kind(10) {
             let limiters = limiters(&one_rule(limit), &stores);
             assert_eq!(admitted_by_tasks(&limiters, 20, 20).await, 10, "{kind:?} {limit:?}");
         }
@@ -115,7 +115,7 @@ fn plans_with_keys_in_opposite_orders_do_not_deadlock() {
 /// otherwise one unit would be granted twice.
 #[test]
 fn two_subjects_of_one_plan_do_not_take_the_same_unit_of_an_overflow_bucket() {
-    for limit in one_limit_of_each_kind(3) {
+    for limit in limits_of_every_kind(3) {
         let (store, gate) = (MemoryStore::new().with_max_keys(1), Gate::for_rule("transfer", limit));
         let pay = |subjects: &[u128]| {
             let checks = subjects.iter().map(|number| Check::new(&gate, subject(*number), 1));
@@ -164,8 +164,8 @@ fn one_rule(limit: Limit) -> RuleSet {
 fn four_rules(tight: usize) -> RuleSet {
     const PER: [&[&str]; 4] = [&["user"], &["tenant"], &["tenant", "user"], &[]];
     let rules = PER.iter().enumerate().map(|(rule, per)| {
-        let limits = one_limit_of_each_kind(if rule == tight { 100 } else { 50_000 });
-        Rule::new(format!("rule-{rule}"), limits[(rule + tight) % 5]).with_per(per.iter().copied())
+        let limits = limits_of_every_kind(if rule == tight { 100 } else { 50_000 });
+        Rule::new(format!("rule-{rule}"), limits[(rule + tight) % 6]).with_per(per.iter().copied())
     });
     RuleSet::new(rules).unwrap()
 }

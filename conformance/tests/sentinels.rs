@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use conformance::server::{KINDS, Kind, Server, free_port};
-use conformance::suite::{count_allowed, long_timeout_options, one_limit_of_each_kind, retry_while_transient};
+use conformance::suite::{
+    count_allowed, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind, retry_while_transient,
+};
 use conformance::test_ca::TestCa;
 use conformance::topology::{PRIMARY_NAME, SentinelGroup};
 use tempfile::TempDir;
@@ -19,14 +21,14 @@ async fn the_store_follows_a_failover_and_keeps_the_consumption() {
         let mut group = SentinelGroup::start(kind, &[], &[]);
         group.wait_until_discovered();
         let store = RedisStore::connect_with(&group.url(), long_timeout_options()).await.unwrap();
-        for limit in one_limit_of_each_kind(10) {
+        for limit in limits_of_every_kind(10) {
             assert_eq!(count_allowed(&limiter(limit, &store), 3, 2).await, 2, "{kind:?} {limit:?}");
         }
         wait_for_replica(&group.primary);
         group.primary.kill();
         // A sentinel dies too: two are enough for the failover, and one is enough to find the primary.
         group.sentinels[0].kill();
-        for limit in one_limit_of_each_kind(10) {
+        for limit in limits_of_every_kind(10) {
             let limiter = limiter(limit, &store);
             let decision = retry_while_transient(async || limiter.check(&Request::new("")).await).await;
             assert_eq!(decision.remaining(), Some(3), "{kind:?} {limit:?}");

@@ -10,6 +10,7 @@ use tidegate::spi::algorithm::Op;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use crate::args::PackedAdjustment;
 use crate::call::{Call, CallError};
 use crate::cardinality::{OverflowRoute, PossibleNewKey, has_overflow, without_overflow};
 use crate::denial_cache::StateChange;
@@ -17,7 +18,6 @@ use crate::reply::AdjustReply;
 use crate::scripts::SCRIPTS;
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
-use crate::args::PackedAdjustment;
 use crate::{args, reply};
 
 /// The largest number of slots that one call renews or releases: a server does nothing else in the meantime.

@@ -190,10 +190,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::args::PackedAdjustment;
-    use crate::cardinality::OverflowRoute;
     use crate::args;
+    use crate::args::PackedAdjustment;
     use crate::batch::{Batch, BatchMode};
+    use crate::cardinality::OverflowRoute;
     use crate::packed_plan::{LIMIT_BYTES, LIMIT_HEADER_BYTES, PackedPlan};
     use tidegate::spi::{Adjustment, Check, Gate, Plan, Subject};
     use tidegate::{Penalty, Rate};

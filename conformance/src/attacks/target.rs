@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Limiter, Request, Rule, RuleMode, RuleSet};
+use tidegate::{Limiter, Penalty, Request, Rule, RuleMode, RuleSet};
 use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
 use tidegate_rules::RuleFile;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
@@ -19,11 +19,21 @@ use super::scale::{Scale, TIMEOUT};
 use super::upstream::Upstream;
 use crate::proxy::{NetworkFault, Proxy};
 use crate::server::{Kind, Server};
-use crate::suite::{connect_store, one_limit_of_each_kind, wait_until};
+use crate::suite::{connect_store, limits_of_every_kind, one_limit_of_each_kind, wait_until};
 
-/// The actions of [`Attack::MixedBurst`]: a rule for each kind of limit, all kinds in one plan, and a rule beside a shadow rule.
-pub(super) const MIXED_ACTIONS: [&str; 7] =
-    ["token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_window", "several", "shadowed"];
+/// The actions of [`Attack::MixedBurst`]: a rule for each kind of limit, all kinds in one plan, a rule beside a
+/// shadow rule, and one with a penalty.
+pub(super) const MIXED_ACTIONS: [&str; 9] = [
+    "token_bucket",
+    "leaky_bucket",
+    "fixed_window",
+    "sliding_log",
+    "sliding_window",
+    "concurrency",
+    "several",
+    "shadowed",
+    "penalized",
+];
 
 /// The addresses that the store remembers under [`Attack::SubjectFlood`].
 pub(super) const MAX_SUBJECTS: u64 = 1_000;
@@ -214,7 +224,7 @@ fn rules(attack: Attack, scale: &Scale) -> RuleSet {
     if attack == Attack::SubjectFlood {
         return rules_by_address(scale.limit(attack));
     }
-    let kinds = one_limit_of_each_kind(scale.limit(attack));
+    let kinds = limits_of_every_kind(scale.limit(attack));
     let caches = attack.door() == Door::Gateway;
     let rule =
         |rule: Rule, action: &str| rule.with_action(action).with_per([key_attribute()]).with_denial_cache(caches);
@@ -227,5 +237,8 @@ fn rules(attack: Attack, scale: &Scale) -> RuleSet {
     rules.push(rule(Rule::new("beside", kinds[0]), "several"));
     rules.push(rule(Rule::new("shadowed", kinds[0]), "shadowed"));
     rules.push(Rule::new("shadow", one_limit_of_each_kind(1)[0]).with_action("shadowed").with_mode(RuleMode::Shadow));
+    let penalty = Penalty::new(3, Duration::from_secs(60), 2, Duration::from_secs(3600)).unwrap();
+    let penalized = Rule::new("penalized", kinds[0]).with_security().with_penalty(penalty);
+    rules.push(rule(penalized, "penalized"));
     RuleSet::new(rules).unwrap()
 }

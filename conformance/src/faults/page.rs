@@ -89,13 +89,7 @@ fn assertions() -> String {
 }
 
 /// Renders the figures of a run.
-pub fn figures(
-    rows: &[FaultOutcome],
-    leases: &[LeaseOutcome],
-    scale: &Scale,
-    command: &str,
-    written: &str,
-) -> String {
+pub fn figures(rows: &[FaultOutcome], leases: &[LeaseOutcome], scale: &Scale, command: &str, written: &str) -> String {
     let mut page = format!(
         "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Timeout {TIMEOUT:?}, {INSTANCES} instances, {} workers per instance and policy, \
          each with one request every {:?}. Times are wall time on a machine that also runs the servers and \

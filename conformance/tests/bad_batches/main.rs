@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use conformance::server::{KINDS, Server};
-use conformance::suite::{MAX_WAIT, key_name, long_timeout_options, one_limit_of_each_kind, wait_until_reachable};
+use conformance::suite::{
+    MAX_WAIT, key_name, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind, wait_until_reachable,
+};
 use conformance::topology::Cluster;
 use redis::Connection;
 use shortening_proxy::ShorteningProxy;
@@ -60,7 +62,7 @@ async fn an_unreadable_value_fails_its_own_plan_alone() {
     for kind in KINDS {
         let server = Server::start(kind);
         let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
-        for limit in one_limit_of_each_kind(LIMIT) {
+        for limit in limits_of_every_kind(LIMIT) {
             let limiter = limiter([closed("api", limit)], &store);
             set_unreadable(&limiter, 0, "bob", &mut connection);
             let users = ["ann", "bob", "eve"];
@@ -89,9 +91,9 @@ async fn an_unreadable_value_of_a_shadow_rule_does_not_open_the_enforced_one() {
     for kind in KINDS {
         let server = Server::start(kind);
         let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
-        for (limit, shadow) in one_limit_of_each_kind(LIMIT)
+        for (limit, shadow) in limits_of_every_kind(LIMIT)
             .into_iter()
-            .flat_map(|limit| one_limit_of_each_kind(LIMIT).into_iter().map(move |shadow| (limit, shadow)))
+            .flat_map(|limit| limits_of_every_kind(LIMIT).into_iter().map(move |shadow| (limit, shadow)))
         {
             let name = format!("{}-{}", limit.algorithm(), shadow.algorithm());
             let shadow = Rule::new(format!("shadow-{name}"), shadow).with_per(["user"]).with_mode(RuleMode::Shadow);

@@ -10,7 +10,7 @@ mod workers;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{AnyStore, count_allowed, decide_all, left, long_timeout_options, on_every_store};
+use conformance::suite::{AnyStore, count_allowed, decide_all, key_name, left, long_timeout_options, on_every_store};
 use conformance::topology::Cluster;
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, PlanMode, Store, Subject};
 use tidegate::{Decision, Lease, LeaseError, Limit, Limiter, Rate, Request, Rule, RuleSet};
@@ -91,6 +91,26 @@ async fn a_stranger_and_a_second_release_free_no_slot() {
         assert_eq!((left(&limiter).await, count_allowed(&limiter, 1, 5).await), (2, 2));
     })
     .await;
+}
+
+/// A request that holds a slot for a millisecond must not cost the server a call for its release alone.
+#[tokio::test]
+async fn releases_in_the_background_share_calls() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let store = server.store_with(long_timeout_options()).await;
+        let limiter = Limiter::new(RuleSet::new([Rule::new("r", long_slots(1_000))]).unwrap(), store);
+        let mut leases = Vec::new();
+        for _ in 0..1_000 {
+            leases.push(hold(&limiter).await);
+        }
+        assert_eq!(left(&limiter).await, 0);
+        let before = server.calls("evalsha");
+        leases.into_iter().for_each(|lease| limiter.release_soon(lease));
+        // Peeks are other commands.
+        while left(&limiter).await < 1_000 {}
+        assert_eq!(server.calls("evalsha") - before, 8, "{kind:?}: at most 128 releases in each call");
+    }
 }
 
 #[tokio::test]
@@ -279,6 +299,40 @@ async fn a_plan_that_is_denied_across_slots_gives_its_slots_back() {
         limiter.release(lease).await.unwrap();
         assert_eq!(remaining().await, [2, 5, 0], "{mode:?}");
     }
+}
+
+/// While a slot of the cluster moves, a call with several of its keys may find only some of them. Slots are renewed and released one by
+/// one then.
+#[tokio::test]
+async fn slots_are_renewed_and_released_while_their_keys_move_to_another_server() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let store = RedisStore::connect_with(&cluster.url(), long_timeout_options()).await.unwrap();
+    let rules = (0..4).map(|number| Rule::new(format!("r{number}"), long_slots(2)).with_per(["user"]));
+    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store);
+    let request = Request::new("").with_attribute("user", "ann");
+    let [first, second] = [limiter.check(&request).await, limiter.check(&request).await];
+    let [first, second] = [first, second].map(|decision| decision.unwrap().lease().unwrap());
+    let names: Vec<_> = limiter.plan(&request).checks().iter().map(|check| key_name(check.key())).collect();
+    let mut slot_of_key = redis::cmd("CLUSTER");
+    slot_of_key.arg("KEYSLOT").arg(&names[0]);
+    let slot: u16 = slot_of_key.query(&mut cluster.servers[0].connection()).unwrap();
+    let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
+    cluster.start_slot_move(slot, source, target);
+    cluster.migrate(source, target, &names[..2]);
+    limiter.renew(&first).await.unwrap();
+    limiter.renew_or_retake(&second).await.unwrap();
+    assert!(!limiter.check(&request).await.unwrap().is_allowed());
+    limiter.release(first).await.unwrap();
+    let third = limiter.check(&request).await.unwrap().lease().unwrap();
+    cluster.move_keys(slot, source, target);
+    cluster.finish_slot_move(slot, target);
+    assert!(!limiter.check(&request).await.unwrap().is_allowed());
+    for lease in [second, third] {
+        limiter.renew(&lease).await.unwrap();
+        limiter.release(lease).await.unwrap();
+    }
+    let peek = limiter.peek(&request).await.unwrap();
+    assert!(peek.checks().iter().all(|check| check.outcome().remaining == 2));
 }
 
 /// Waits for a release in the background.

@@ -89,15 +89,10 @@ fn timing(decision: &Decision) -> String {
     if let Some(retry) = decision.retry_after() {
         return format!(", retry after {}", format_duration(retry));
     }
-    let mut timing = match decision.delay() {
+    match decision.delay() {
         Duration::ZERO => String::new(),
         delay => format!(", delay {}", format_duration(delay)),
-    };
-    // The command ends, so nobody renews or releases the slots.
-    if let Some(lease) = decision.lease() {
-        timing += &format!(", holds its slots for {}", format_duration(lease.duration()));
     }
-    timing
 }
 
 /// Prints a table of the checks.

@@ -120,3 +120,14 @@ fn a_web_page_cannot_renew_or_release() {
     }
     assert_eq!(ask(&server.http, "PUT", &lease, "").0, 200);
 }
+
+/// The memory for large bodies is enough for 64 of them.
+#[test]
+fn callers_that_wait_keep_no_memory_for_their_bodies() {
+    let (server, _folder) = start(&["--max-waiting-per-subject", "100"]);
+    let _lease = hold(&server);
+    let large = |action: &str| json!({ "action": action, "body": "x".repeat(20_000) }).to_string();
+    let _waiting: Vec<TcpStream> = (1..=70).map(|waiting| wait(&server, &large("export"), waiting)).collect();
+    let (status, answer) = server.post("/v1/check", &large("call"));
+    assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+}

@@ -37,7 +37,7 @@ pub(super) const LIMITS: [Case; 15] = [
     case(
         "slots-for-one",
         Severity::Note,
-        (3, 33),
+        (3, 28),
         "rules:\n- { id: a, match: {}, per: [], on_failure: share, concurrency: { max: 100 } }\n\
          - { id: b, match: {}, per: ip, fixed_window: { limit: 9, window: 1s } }",
         ("fixed_window: { limit: 9, window: 1s }", "concurrency: { max: 10 }"),

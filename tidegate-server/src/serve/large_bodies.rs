@@ -75,6 +75,11 @@ impl Reservation {
     pub(crate) fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
+
+    /// Gives the memory back before the end of the call, once nothing is left of the body.
+    pub(crate) fn release(&self) {
+        self.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
 }
 
 impl<B> ReservingBody<B> {

@@ -44,7 +44,7 @@ impl CallTimeouts {
 /// too long.
 pub(crate) fn http(router: Router, timeouts: CallTimeouts, stats: &Arc<ListenerStats>) -> Router {
     let (large_bodies, stats) = (LargeBodies::new(), Arc::clone(stats));
-    let limit = from_fn(move |request: Request, next: Next| {
+    let limit = from_fn(move |mut request: Request, next: Next| {
         let (large_bodies, stats) = (large_bodies.clone(), Arc::clone(&stats));
         let timeout = timeouts.timeout(request.uri().path());
         async move {
@@ -55,6 +55,8 @@ pub(crate) fn http(router: Router, timeouts: CallTimeouts, stats: &Arc<ListenerS
             let request = match &reservation {
                 None => request,
                 Some(reservation) => {
+                    // For calls that wait.
+                    request.extensions_mut().insert(Arc::clone(reservation));
                     request.map(|body| Body::new(large_bodies.watch(body, Some(Arc::clone(reservation)))))
                 }
             };

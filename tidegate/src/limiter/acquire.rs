@@ -70,6 +70,11 @@ impl<S: Store> Limiter<S> {
         max_wait: Duration,
         timer: &(impl Timer + ?Sized),
     ) -> Result<AcquireOutcome, StoreError> {
+        if plan.checks().is_empty() {
+            let decision = self.check_plan(&plan).await?;
+            let is_granted = decision.is_allowed();
+            return Ok(if is_granted { AcquireOutcome::Granted(decision) } else { AcquireOutcome::Denied(decision) });
+        }
         let is_observed = plan.is_observed();
         let mut plan = plan.with_observed(false);
         let (mut deadline, ends_at) = (timer.sleep(max_wait), timer.now().plus(max_wait));
@@ -83,10 +88,16 @@ impl<S: Store> Limiter<S> {
             // A slot after the deadline must not be taken.
             let left = ends_at.since(timer.now());
             plan = plan.with_max_delay(left).with_new_lease_owner();
-            let decision = self.check_plan(&plan).await?;
+            let decision = match self.check_plan(&plan).await {
+                Ok(decision) => decision,
+                Err(error) => {
+                    self.observe_undecided(&plan.with_observed(is_observed), &error);
+                    return Err(error);
+                }
+            };
             if decision.is_allowed() {
                 drop((ticket, slots)); // the next caller may take the slot after this one
-                let decision = self.observe(&plan.with_observed(is_observed), decision);
+                let decision = self.observe_last(&plan.with_observed(is_observed), decision);
                 return Ok(self.wait_for_slot(decision, &mut deadline, timer).await);
             }
             let is_denied_by_slots = decision.is_denied_by_slots();
@@ -99,7 +110,7 @@ impl<S: Store> Limiter<S> {
                         if !max_wait.is_zero() {
                             return Ok(AcquireOutcome::TimedOut);
                         }
-                        let decision = self.observe(&plan.with_observed(is_observed), decision);
+                        let decision = self.observe_last(&plan.with_observed(is_observed), decision);
                         return Ok(AcquireOutcome::Denied(decision));
                     }
                     let mut next_poll = timer.sleep(poll_interval.min(left));
@@ -115,11 +126,19 @@ impl<S: Store> Limiter<S> {
                     }
                 }
                 _ => {
-                    let decision = self.observe(&plan.with_observed(is_observed), decision);
+                    let decision = self.observe_last(&plan.with_observed(is_observed), decision);
                     return Ok(AcquireOutcome::Denied(decision));
                 }
             }
         }
+    }
+
+    /// Shows observers the last decision on a plan, and that the store could not make it, if so.
+    fn observe_last(&self, plan: &Plan<'_>, decision: Decision) -> Decision {
+        if let Some(kind) = decision.degraded() {
+            self.observe_undecided(plan, &StoreError::new(kind, "the store failed"));
+        }
+        self.observe(plan, decision)
     }
 
     /// Waits for the place in the queue of a leaky bucket, and refunds it if the future is dropped or the deadline passes. Slots of

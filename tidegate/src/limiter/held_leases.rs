@@ -214,7 +214,9 @@ impl<S: Store + 'static> Renewals<S> {
 
     fn postpone(&self, due: &[DueLease]) {
         let now = self.timer.now();
-        due.iter().for_each(|lease| self.table.postpone(lease, now));
+        for lease in due {
+            self.table.postpone(lease, now);
+        }
     }
 }
 

@@ -36,6 +36,11 @@ pub(super) fn check(
     if rule.on_failure == OnFailure::Static && rule.static_limit.is_none() {
         return error("it is static while the store fails, but has no static limit; give it one".into());
     }
+    if rule.static_limit.as_ref().is_some_and(Limit::is_held) {
+        return error(
+            "a static limit cannot be a concurrency limit, whose slots nobody would release; give it a rate".into(),
+        );
+    }
     if let Some(budget) = &rule.budget {
         let first = budgets.entry(budget.clone()).or_insert_with(|| rule.clone());
         let alike = first.limits == rule.limits && first.plans == rule.plans;

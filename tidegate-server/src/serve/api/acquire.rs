@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -21,6 +21,7 @@ use crate::duration_text::whole_millis;
 use crate::serve::engine::Engine;
 use crate::serve::instrumented_store::InstrumentedStore;
 use crate::serve::json_body::JsonBody;
+use crate::serve::large_bodies::Reservation;
 use crate::serve::leases::LeaseAge;
 use crate::serve::stopped;
 use crate::serve::waiting::WaitOutcome;
@@ -34,12 +35,20 @@ pub(super) fn router(engine: Arc<Engine>, stopping: watch::Receiver<bool>) -> Ro
 
 async fn acquire(
     State((engine, stopping)): State<(Arc<Engine>, watch::Receiver<bool>)>,
+    reservation: Option<Extension<Arc<Reservation>>>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, BadRequest> {
-    let AcquireCall { check: call, max_wait } = AcquireCall::from_json(&body)?;
-    engine.receipts().require(call.receipt)?;
-    let (limiter, request) = (engine.limiter(), call.attributes.request());
-    let plan = plan(&engine, &limiter, &request)?;
+    let limiter = engine.limiter();
+    let (plan, max_wait, receipt) = {
+        let AcquireCall { check: call, max_wait } = AcquireCall::from_json(&body)?;
+        engine.receipts().require(call.receipt)?;
+        (plan(&engine, &limiter, &call.attributes.request())?, max_wait, call.receipt)
+    };
+    // A call that waits keeps nothing of its body.
+    drop(body);
+    if let Some(Extension(reservation)) = reservation {
+        reservation.release();
+    }
     if plan.lease_owner().is_some() {
         engine.leases().require()?;
     }
@@ -61,7 +70,7 @@ async fn acquire(
         Some(Ok(AcquireOutcome::Granted(decision))) => {
             // During a delay, slots are renewed after each third of their lease.
             let age = decision.lease().map_or(Duration::ZERO, |lease| decision.delay().min(lease.duration() / 3));
-            let parts = AnswerParts { receipt: call.receipt, lease: Some(LeaseAge { now: ended, age }) };
+            let parts = AnswerParts { receipt, lease: Some(LeaseAge { now: ended, age }) };
             (WaitOutcome::Granted, decided_response(&engine, &limiter, parts, Ok(decision), Wait::of(waited)))
         }
         Some(Ok(AcquireOutcome::Denied(decision))) => {
@@ -117,7 +126,7 @@ fn too_many_waiting() -> Response {
 }
 
 fn stopping_response() -> Response {
-    unavailable("stopping", "The server stops. Nothing was consumed.")
+    unavailable("stopping", "The server stops. Ask another instance.")
 }
 
 fn unavailable(error: &str, message: &str) -> Response {

@@ -103,7 +103,9 @@ impl LeaseState {
     pub(super) fn lose(&self) {
         self.is_lost.store(true, Ordering::Release);
         let wakers = std::mem::take(&mut *self.lock());
-        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+        for (_, waker) in wakers {
+            waker.wake();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(u64, Waker)>> {

@@ -62,7 +62,10 @@ impl Store for TestStore {
         self.0.calls.lock().unwrap_or_else(PoisonError::into_inner).push(updates.len());
         poll_fn(|_| match self.0.calls_before_stall.load(Ordering::Relaxed) {
             0 => Poll::Pending,
-            calls => Poll::Ready(self.0.calls_before_stall.store(calls - 1, Ordering::Relaxed)),
+            calls => {
+                self.0.calls_before_stall.store(calls - 1, Ordering::Relaxed);
+                Poll::Ready(())
+            }
         })
         .await;
         let error = self.0.error.lock().unwrap_or_else(PoisonError::into_inner).clone();

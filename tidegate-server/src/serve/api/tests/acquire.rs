@@ -117,8 +117,19 @@ async fn a_caller_that_goes_away_consumes_nothing_and_the_next_one_is_served() {
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
-    assert!(metrics.contains("outcome=\"allowed\"} 2"), "{metrics}");
+    assert!(
+        metrics.contains("rate_limit_checks_total{rule=\"calls\",algorithm=\"token_bucket\",outcome=\"allowed\"} 2"),
+        "{metrics}"
+    );
     assert!(!metrics.contains("rate_limit_rejected_total{"), "a caller that waits is not rejected: {metrics}");
+}
+
+#[tokio::test]
+async fn a_request_without_a_rule_passes_at_once_and_is_counted_so() {
+    let api = Api::new([exports(1)]);
+    let (status, answer) = api.post("/v1/acquire", &json!({ "action": "other" })).await;
+    assert_eq!((status, &answer["allowed"], &answer["rule"]), (200, &json!(true), &json!(null)));
+    assert!(api.engine.metrics().open_metrics().contains("rate_limit_no_rule_total 1"));
 }
 
 #[tokio::test]
