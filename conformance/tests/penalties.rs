@@ -65,6 +65,23 @@ async fn a_block_is_answered_from_the_cache_and_no_strike_is_lost() {
     }
 }
 
+/// The limit may recover later than the block ends. A client that is told of the block alone would come back too early, and be struck.
+#[tokio::test]
+async fn a_cached_denial_during_a_block_tells_when_the_limit_admits_again() {
+    for kind in KINDS {
+        let (server, clock) = (Server::start(kind), ManualClock::starting_at(START));
+        let penalty = Penalty::new(1, HOUR / 4, 2, HOUR).unwrap();
+        let limiter = limiter(&server, &clock, rule().with_penalty(penalty)).await;
+        for retry in [None, None, Some(HOUR), Some(HOUR), Some(HOUR)] {
+            assert_eq!(attempt(&limiter, "192.0.2.7").await.retry_after(), retry, "{kind:?}");
+        }
+        let known = attempt(&limiter, "192.0.2.7").await;
+        assert_eq!(known.known_denial(), Some(0), "{kind:?}: the denial with the longest retry");
+        clock.advance(HOUR);
+        assert!(attempt(&limiter, "192.0.2.7").await.is_allowed(), "{kind:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_block_holds_on_every_instance_and_forgetting_ends_it() {
     let (server, clock) = (Server::start(Kind::Redis), ManualClock::starting_at(START));

@@ -19,7 +19,7 @@
 //! | limits with another amount than at the denial | the rules have changed |
 //! | concurrency limits | others may release a slot at any time |
 //! | rules with `denial_cache: false` | |
-//! | limits of a rule with a penalty | the store counts each denial as a strike; during a block none is, so blocks are cached |
+//! | limits of a rule with a penalty, unless the subject is blocked | the store counts each denial as a strike, but none during a block |
 
 mod denied_state;
 mod generations;
@@ -103,8 +103,15 @@ impl DenialCache {
             let (verdict, decided_at) = shard.get(hash, &key)?.deny(plan, check, now)?;
             Some(KnownDenial { check: index, verdict, decided_at })
         });
+        let known: SmallVec<[KnownDenial; 4]> = known.collect();
+        let is_known = |index: usize| known.iter().any(|denial| denial.check == index);
+        let counts = |denial: &&KnownDenial| plan.penalty_of(denial.check).is_none_or(is_known);
         // The first of equals, as in a decision of the store.
-        known.reduce(|longest, next| if retry(&next) > retry(&longest) { next } else { longest })
+        known
+            .iter()
+            .filter(counts)
+            .copied()
+            .reduce(|longest, next| if retry(&next) > retry(&longest) { next } else { longest })
     }
 
     /// The number of entries that are still used. Removes the others.
@@ -174,6 +181,10 @@ impl DenialCache {
         for (index, (check, check_verdict)) in checks {
             let own_state = !check_verdict.overflowed && !check_verdict.unstored;
             if check_verdict.outcome.admitted || !own_state || !is_cacheable(check) {
+                continue;
+            }
+            let is_strike = |penalty: usize| verdict.checks().get(penalty).is_none_or(|block| block.outcome.admitted);
+            if plan.penalty_of(index).is_some_and(is_strike) {
                 continue;
             }
             let Some(ends) = life(check, check_verdict.outcome.retry_after, reply.remaining_ttl(index)) else {

@@ -138,8 +138,8 @@ impl Rule {
     }
 
     /// Blocks a subject that the rule denies again and again, each time for longer. For [security](Self::with_security) rules that
-    /// count by a subject and share no budget. While it has a penalty, only blocks are answered from the
-    /// [denial cache](Self::with_denial_cache), so that every denial by a limit is counted.
+    /// count by a subject and share no budget. Its denials are answered from the
+    /// [denial cache](Self::with_denial_cache) only while the subject is blocked, so that every strike is counted.
     ///
     /// ```
     /// use std::time::Duration;

@@ -143,9 +143,6 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
             .with_max_subjects(if rule.per.is_empty() { u64::MAX } else { rule.max_subjects })
             .with_one_partition(matches!(rule.partition_by, PartitionBy::Rule | PartitionBy::Constant(_)))
     };
-    // Every denial by a limit must be counted as a strike, so only the denials of the penalty are cached.
-    let denial_cache = rule.denial_cache && rule.penalty.is_none();
-    let gates = limits.iter().map(gate).map(|gate| gate.with_denial_cache(denial_cache));
-    let penalty = rule.penalty.map(|penalty| gate(&(PENALTY_NAME.into(), Limit::Penalty(penalty))));
-    gates.chain(penalty).collect()
+    let penalty = rule.penalty.map(|penalty| (PENALTY_NAME.into(), Limit::Penalty(penalty)));
+    limits.iter().chain(&penalty).map(gate).collect()
 }
