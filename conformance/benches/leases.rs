@@ -62,7 +62,7 @@ fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> T
             Box::new(|| {
                 measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
                     let check = check(&slots, number);
-                    take(store, check.clone(), Some(owner(number))).await;
+                    take(store, check, Some(owner(number))).await;
                     store.adjust_soon(&[Adjustment::release(&check, owner(number))]);
                 })
             }),
@@ -72,7 +72,7 @@ fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> T
             Box::new(|| {
                 measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
                     let check = check(&slots, number);
-                    take(store, check.clone(), Some(owner(number))).await;
+                    take(store, check, Some(owner(number))).await;
                     update(store, &[Adjustment::release(&check, owner(number))]).await;
                 })
             }),

@@ -1,14 +1,14 @@
-//! A cluster with one hanging server: a denial by another server stands and is not an error.
+//! A cluster with one hanging server: a denial by another server stands and is not an error, and slots on another one are renewed.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::time::Duration;
 
 use conformance::server::Kind;
-use conformance::suite::{key_name, long_timeout_options, one_limit_of_each_kind};
+use conformance::suite::{START, key_name, long_timeout_options, one_limit_of_each_kind, retry_while_transient};
 use conformance::topology::Cluster;
 use tidegate::spi::{Adjustment, Plan, PlanMode, Store};
-use tidegate::{Limiter, Request, Rule, RuleSet};
+use tidegate::{LeaseError, Limit, Limiter, ManualClock, OnFailure, Request, Rule, RuleSet};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;
@@ -23,7 +23,7 @@ async fn a_denial_by_one_server_stands_while_another_hangs() {
         [(long_timeout_options(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
     {
         let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
-        let (limiter, hanging) = on_two_servers(&cluster, &store, number);
+        let (limiter, hanging) = on_two_servers(&cluster, &store, number, one_limit_of_each_kind(5)[0]);
         let plan = || {
             let plan = limiter.plan(&Request::new(""));
             if let Some(budget) = budget { plan.with_timeout(budget) } else { plan }
@@ -48,6 +48,27 @@ async fn a_denial_by_one_server_stands_while_another_hangs() {
     }
 }
 
+/// The error names the failure, and the slots that could be renewed are renewed.
+#[tokio::test]
+async fn slots_on_one_server_are_renewed_while_another_hangs() {
+    const LEASE: Duration = Duration::from_secs(120);
+    let (cluster, clock) = (cluster(), ManualClock::starting_at(START));
+    let options = RedisOptions::new().with_timeout(Duration::from_secs(2)).with_heartbeats(false);
+    let store = RedisStore::connect_with(&cluster.url(), options.with_clock(clock.clone())).await.unwrap();
+    let (limiter, hanging) = on_two_servers(&cluster, &store, 0, Limit::concurrency(5, LEASE).unwrap());
+    let lease = limiter.check(&Request::new("")).await.unwrap().lease().unwrap();
+    cluster.servers[hanging].hang();
+    for _ in 0..3 {
+        clock.advance(LEASE / 2);
+        let renewed = limiter.renew(&lease).await;
+        assert!(matches!(&renewed, Err(LeaseError::Store(error)) if error.is_transient()), "{renewed:?}");
+    }
+    cluster.servers[hanging].resume();
+    let peek = retry_while_transient(async || limiter.peek(&Request::new("")).await).await;
+    let remaining: Vec<u64> = peek.checks().iter().map(|check| check.outcome().remaining).collect();
+    assert_eq!(remaining, [5, 4], "only the slot on the server that hung has run out");
+}
+
 // === Helpers ===
 
 /// A cluster with a node timeout so long that the other servers do not notice the hang.
@@ -65,11 +86,11 @@ fn kinds<'r>(plan: impl Fn() -> Plan<'r>) -> [(&'static str, Plan<'r>); 2] {
     [("several units", plan().with_max_units(3)), ("each counts", plan().with_mode(PlanMode::CountEach))]
 }
 
-/// A limiter with two limits of five on two servers, and the number of the server of the first.
-fn on_two_servers(cluster: &Cluster, store: &RedisStore, round: usize) -> (RedisLimiter, usize) {
+/// A limiter with two limits on two servers, and the number of the server of the first.
+fn on_two_servers(cluster: &Cluster, store: &RedisStore, round: usize, limit: Limit) -> (RedisLimiter, usize) {
     for number in 0..100 {
         let names = [format!("first{round}"), format!("second{round}-{number}")];
-        let rules = RuleSet::new(names.map(|name| Rule::new(name, one_limit_of_each_kind(5)[0]))).unwrap();
+        let rules = RuleSet::new(names.map(|name| Rule::new(name, limit).with_on_failure(OnFailure::Closed))).unwrap();
         let limiter = Limiter::new(rules, store.clone());
         let mut connection = cluster.servers[0].connection();
         let mut owner = |place: usize| {

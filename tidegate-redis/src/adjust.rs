@@ -3,6 +3,9 @@
 //! In a cluster, no script sees all keys of a refund. So its places in queues are given back first, one after the other, and the
 //! rest only if all of them could go back. If one cannot, those before it are charged again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use futures_util::future::join_all;
 use tidegate::StoreError;
 use tidegate::spi::Adjustment;
@@ -22,6 +25,22 @@ use crate::{args, reply};
 
 /// The largest number of slots that one call renews or releases: a server does nothing else in the meantime.
 pub(crate) const MAX_SLOT_UPDATES: usize = 128;
+
+/// Counts a task that sends adjustments until it is dropped, also by a runtime that is shut down.
+pub(crate) struct AdjustingTask(Arc<AtomicUsize>);
+
+impl AdjustingTask {
+    pub(crate) fn new(tasks: &Arc<AtomicUsize>) -> Self {
+        tasks.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(tasks))
+    }
+}
+
+impl Drop for AdjustingTask {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 /// Adjustments, ready to be sent.
 pub(crate) struct PreparedAdjustments {
@@ -149,11 +168,17 @@ impl RedisStore {
         let runtime = Handle::try_current().ok().filter(|_| !adjustments.is_empty())?;
         let (store, prepared) = (self.clone(), self.prepare_adjustments(adjustments));
         let change = self.begin_adjustment(adjustments);
+        let adjusting = AdjustingTask::new(&self.adjusting);
         Some(runtime.spawn(async move {
             let result = store.send_adjustments(&prepared).await;
-            drop(change);
+            drop((change, adjusting));
             result
         }))
+    }
+
+    /// The number of tasks that apply adjustments in the background. A process that ends should wait until there is none.
+    pub fn background_adjustments(&self) -> usize {
+        self.adjusting.load(Ordering::Acquire)
     }
 
     /// Renews and releases slots of concurrency limits, one call for each slot of the cluster and [`MAX_SLOT_UPDATES`]. Returns for each

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tidegate::spi::Adjustment;
 use tokio::runtime::Handle;
 
-use crate::adjust::MAX_SLOT_UPDATES;
+use crate::adjust::{AdjustingTask, MAX_SLOT_UPDATES};
 use crate::args::PackedAdjustment;
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
@@ -42,13 +42,13 @@ impl RedisStore {
             (slot, PackedAdjustment::new(&self.options.prefix, release, route))
         });
         if self.background_releases.add(packed) {
-            runtime.spawn(send(self.clone()));
+            runtime.spawn(send(self.clone(), AdjustingTask::new(&self.adjusting)));
         }
     }
 }
 
 /// Sends what waits, until nothing does.
-async fn send(store: RedisStore) {
+async fn send(store: RedisStore, _adjusting: AdjustingTask) {
     let mut sender = Sender { releases: Arc::clone(&store.background_releases), is_done: false };
     while let Some(by_slot) = sender.take_next() {
         let slots = by_slot.iter().flat_map(|(slot, releases)| {

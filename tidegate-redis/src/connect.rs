@@ -54,8 +54,18 @@ impl RedisStore {
         let heartbeat = Heartbeat::default();
         heartbeat.start(&router, &options);
         let (cardinality, warnings) = (Arc::default(), Arc::default());
-        let background_releases = Arc::default();
-        Ok(Self { router, denials, denial_cache, cardinality, options, warnings, heartbeat, background_releases })
+        let (background_releases, adjusting) = (Arc::default(), Arc::default());
+        Ok(Self {
+            router,
+            denials,
+            denial_cache,
+            cardinality,
+            options,
+            warnings,
+            heartbeat,
+            background_releases,
+            adjusting,
+        })
     }
 
     /// Checks every primary: version, role and permissions. Loads the scripts. Returns warnings about settings that an

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use futures_util::future::join_all;
 use tidegate::spi::{Adjustment, Key, KnownDenial, MAX_CHECKS, Plan, Role, Store, Verdict};
@@ -54,6 +55,8 @@ pub struct RedisStore {
     pub(crate) warnings: Arc<[String]>,
     pub(crate) heartbeat: Heartbeat,
     pub(crate) background_releases: Arc<BackgroundReleases>,
+    /// The number of tasks that send adjustments.
+    pub(crate) adjusting: Arc<AtomicUsize>,
 }
 
 impl Store for RedisStore {

@@ -69,7 +69,7 @@ use self::browser_guard::BrowserGuard;
 use self::request_limits::CallTimeouts;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::listen::{Listener, ListenerStats, RequestScope, ResolveClient, Tasks, Tls};
+use crate::listen::{Gauge, Listener, ListenerStats, RequestScope, ResolveClient, Tasks, Tls};
 use crate::output::Output;
 
 /// Interval of the status log, and window of the refusal log. With a shorter one, a store that comes and goes would fill the log.
@@ -218,28 +218,23 @@ impl Server {
 
     /// Accepts no new connections and waits for open requests. Returns whether all of them ended in time.
     pub async fn stop(mut self) -> bool {
-        let held_leases = self.engine.handle().held_leases();
         let _ = self.stop.send(true);
         let mut all = true;
         while let Some(ended) = self.front_doors.join_next().await {
             all &= ended.unwrap_or(false);
         }
-        if held_leases > 0 {
-            let _ = tokio::time::timeout(LAST_RELEASES_TIMEOUT, send_last_releases(&self.engine)).await;
-        }
+        let _ = tokio::time::timeout(LAST_RELEASES_TIMEOUT, wait_for_releases(&self.engine)).await;
         all
     }
 }
 
-/// Waits until no lease is held, and nothing waits for the store.
-async fn send_last_releases(engine: &Engine) {
+/// Waits until no connection is open, no lease is held, and all releases are sent.
+async fn wait_for_releases(engine: &Engine) {
     let mut interval = tokio::time::interval(LAST_RELEASES_INTERVAL);
-    while engine.handle().held_leases() > 0 {
-        interval.tick().await;
-    }
-    // In the meantime, the tasks that send the releases begin.
-    let _ = engine.limiter().ping().await;
-    while engine.store().inner().servers().iter().any(|server| server.in_flight + server.waiting > 0) {
+    let gateway = &engine.metrics().listeners().gateway;
+    while gateway.value(Gauge::Connections) + engine.handle().held_leases() > 0
+        || engine.store().inner().background_adjustments() > 0
+    {
         interval.tick().await;
     }
 }

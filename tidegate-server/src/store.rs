@@ -121,6 +121,14 @@ impl AnyStore {
         }
     }
 
+    /// The number of tasks that apply adjustments in the background.
+    pub(crate) fn background_adjustments(&self) -> usize {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis(store) => store.background_adjustments(),
+        }
+    }
+
     /// The state of its servers; none for the memory store.
     pub(crate) fn servers(&self) -> Vec<ServerState> {
         match self {

@@ -134,6 +134,7 @@ impl Scenario {
             warnings: Arc::default(),
             heartbeat: Heartbeat::default(),
             background_releases: Arc::default(),
+            adjusting: Arc::default(),
         };
         let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
         // Every decision must be the server's, or a fallback.

@@ -157,20 +157,13 @@ impl<S: Store + 'static> Renewals<S> {
         }
     }
 
-    /// Renews what is due. After a failure, the rest waits for the next attempt: the store would fail again.
+    /// Renews what is due, also after a failure: in a cluster, the slots of the next batch may be on a server that answers.
     async fn renew_due(&self, limiter: &Arc<Limiter<S>>) {
         let due = self.table.take_due(self.timer.now());
-        let mut batches = due.chunks(MAX_LEASES_PER_CALL);
-        while let Some(batch) = batches.next() {
+        for batch in due.chunks(MAX_LEASES_PER_CALL) {
             match self.renew(limiter, batch).await {
                 Ok(()) => {}
-                Err(error) if error.is_transient() || batch.len() == 1 => {
-                    self.postpone(batch);
-                    if error.is_transient() {
-                        batches.for_each(|rest| self.postpone(rest));
-                        return;
-                    }
-                }
+                Err(error) if error.is_transient() || batch.len() == 1 => self.postpone(batch),
                 // One that the store cannot read must not keep the others from being renewed.
                 Err(_) => {
                     for lease in batch.chunks(1) {

@@ -1,7 +1,7 @@
 //! `LeaseTable`: the leases that are held, in the order in which they are due. Its lock is never held during a call.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -15,6 +15,8 @@ use crate::{Limiter, Timestamp};
 /// The leases that are held.
 pub(super) struct LeaseTable<S> {
     leases: Mutex<Leases<S>>,
+    /// Leases that are held, or whose release has not begun.
+    held: AtomicUsize,
     lost: AtomicU64,
 }
 
@@ -63,6 +65,7 @@ impl<S: Store + 'static> LeaseTable<S> {
     ) -> HeldLease {
         let state = Arc::new(LeaseState::new(lease));
         let entry = LeaseEntry { state: Arc::clone(&state), limiter, interval, due: Some(due) };
+        table.held.fetch_add(1, Ordering::AcqRel);
         let mut leases = table.lock();
         leases.last_id += 1;
         let id = leases.last_id;
@@ -85,11 +88,11 @@ impl<S> LeaseTable<S> {
             waker: None,
             is_closed: false,
         };
-        Self { leases: Mutex::new(leases), lost: AtomicU64::new(0) }
+        Self { leases: Mutex::new(leases), held: AtomicUsize::new(0), lost: AtomicU64::new(0) }
     }
 
     pub(super) fn held(&self) -> usize {
-        self.lock().by_id.len()
+        self.held.load(Ordering::Acquire)
     }
 
     pub(super) fn lost(&self) -> u64 {
@@ -219,6 +222,7 @@ impl<S: Store> ReleaseById for LeaseTable<S> {
         waker.into_iter().for_each(Waker::wake);
         if let Some(entry) = entry {
             entry.limiter.release_in_background(&entry.state.lease);
+            self.held.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

@@ -1,89 +1,18 @@
 //! Held leases in virtual time: the tests poll the renewals by hand and count their calls.
 
+mod test_store;
+
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
+use self::test_store::{TestStore, TestStoreState};
 use super::*;
-use crate::key::Key;
-use crate::spi::{Adjustment, Plan, Verdict};
 use crate::{Limit, ManualClock, MemoryStore, Request, Rule, RuleMode, RuleSet, StoreErrorKind};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
-
-/// A memory store that counts the calls, fails, or keeps a call waiting.
-#[derive(Clone)]
-struct TestStore(Arc<TestStoreState>);
-
-struct TestStoreState {
-    memory: MemoryStore,
-    /// The number of slots in each call.
-    calls: Mutex<Vec<usize>>,
-    releases: AtomicUsize,
-    error: Mutex<Option<StoreError>>,
-    /// The store fails only for calls with a slot of this rule.
-    error_rule: Mutex<Option<&'static str>>,
-    /// The calls that are answered before one waits.
-    calls_before_stall: AtomicUsize,
-}
-
-impl TestStore {
-    fn calls(&self) -> Vec<usize> {
-        std::mem::take(&mut *self.0.calls.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn releases(&self) -> usize {
-        self.0.releases.swap(0, Ordering::Relaxed)
-    }
-
-    fn fail(&self, kind: Option<StoreErrorKind>) {
-        let error = kind.map(|kind| StoreError::new(kind, "a test"));
-        *self.0.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
-    }
-}
-
-impl Store for TestStore {
-    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.0.memory.decide(plan).await
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.0.memory.adjust(adjustments).await
-    }
-
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        self.0.releases.fetch_add(adjustments.len(), Ordering::Relaxed);
-        self.0.memory.adjust_soon(adjustments);
-    }
-
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        self.0.calls.lock().unwrap_or_else(PoisonError::into_inner).push(updates.len());
-        poll_fn(|_| match self.0.calls_before_stall.load(Ordering::Relaxed) {
-            0 => Poll::Pending,
-            calls => {
-                self.0.calls_before_stall.store(calls - 1, Ordering::Relaxed);
-                Poll::Ready(())
-            }
-        })
-        .await;
-        let error = self.0.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let rule = *self.0.error_rule.lock().unwrap_or_else(PoisonError::into_inner);
-        match error.filter(|_| rule.is_none_or(|rule| updates.iter().any(|update| update.gate.rule() == rule))) {
-            Some(error) => Err(error),
-            None => self.0.memory.update_slots(updates).await,
-        }
-    }
-
-    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
-        self.0.memory.forget(keys).await
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-}
 
 #[derive(Default)]
 struct CountingWaker(AtomicUsize);
@@ -319,17 +248,22 @@ fn a_store_that_fails_is_asked_again_and_no_holder_is_lost_however_long_it_fails
     assert_eq!(fixture.store.calls(), [1]);
 }
 
+/// Such as those on one server of a cluster.
 #[test]
-fn a_failing_store_is_not_asked_for_every_batch() {
-    let mut fixture = Fixture::new([exports(1)]);
-    let held: Vec<HeldLease> = (0..1000).map(|number| fixture.hold_for(&number.to_string())).collect();
+fn a_batch_that_fails_does_not_keep_others_from_being_renewed() {
+    let away = Rule::new("away", Limit::concurrency(256, LEASE).unwrap()).with_action("away");
+    let mut fixture = Fixture::new([exports(1).with_action(""), away]);
+    let limiter = fixture.limiter();
+    let take = || poll_once(limiter.check(&Request::new("away"))).unwrap().lease().unwrap();
+    let mut held: Vec<HeldLease> = (0..256).map(|_| fixture.leases().hold(&limiter, take())).collect();
+    held.extend((0..256).map(|number| fixture.hold_for(&number.to_string())));
+    held.push(fixture.hold());
+    *fixture.store.0.error_rule.lock().unwrap() = Some("away");
     fixture.store.fail(Some(StoreErrorKind::Unavailable));
-    fixture.advance(10 * SECOND);
-    assert_eq!(fixture.store.calls(), [256]);
-    fixture.store.fail(None);
-    fixture.advance(LEASE / 12);
-    assert_eq!(fixture.store.calls().iter().sum::<usize>(), 1000);
-    assert!(!held.iter().any(is_lost));
+    for _ in 0..24 {
+        fixture.advance(LEASE / 12);
+    }
+    assert!(fixture.left() == 0 && !held.iter().any(is_lost));
 }
 
 /// Such as one whose value was written by another program.

@@ -1,0 +1,82 @@
+//! `TestStore`: a memory store that counts the calls, fails, or keeps a call waiting.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use crate::key::Key;
+use crate::spi::{Adjustment, Plan, Store, Verdict};
+use crate::{MemoryStore, StoreError, StoreErrorKind};
+
+/// A memory store that counts the calls, fails, or keeps a call waiting.
+#[derive(Clone)]
+pub(super) struct TestStore(pub(super) Arc<TestStoreState>);
+
+pub(super) struct TestStoreState {
+    pub(super) memory: MemoryStore,
+    /// The number of slots in each call.
+    pub(super) calls: Mutex<Vec<usize>>,
+    pub(super) releases: AtomicUsize,
+    pub(super) error: Mutex<Option<StoreError>>,
+    /// The store fails only for calls with a slot of this rule.
+    pub(super) error_rule: Mutex<Option<&'static str>>,
+    /// The calls that are answered before one waits.
+    pub(super) calls_before_stall: AtomicUsize,
+}
+
+impl TestStore {
+    pub(super) fn calls(&self) -> Vec<usize> {
+        std::mem::take(&mut *self.0.calls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn releases(&self) -> usize {
+        self.0.releases.swap(0, Ordering::Relaxed)
+    }
+
+    pub(super) fn fail(&self, kind: Option<StoreErrorKind>) {
+        let error = kind.map(|kind| StoreError::new(kind, "a test"));
+        *self.0.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+}
+
+impl Store for TestStore {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.0.memory.decide(plan).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        self.0.memory.adjust(adjustments).await
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        self.0.releases.fetch_add(adjustments.len(), Ordering::Relaxed);
+        self.0.memory.adjust_soon(adjustments);
+    }
+
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        self.0.calls.lock().unwrap_or_else(PoisonError::into_inner).push(updates.len());
+        poll_fn(|_| match self.0.calls_before_stall.load(Ordering::Relaxed) {
+            0 => Poll::Pending,
+            calls => {
+                self.0.calls_before_stall.store(calls - 1, Ordering::Relaxed);
+                Poll::Ready(())
+            }
+        })
+        .await;
+        let error = self.0.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let rule = *self.0.error_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        match error.filter(|_| rule.is_none_or(|rule| updates.iter().any(|update| update.gate.rule() == rule))) {
+            Some(error) => Err(error),
+            None => self.0.memory.update_slots(updates).await,
+        }
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        self.0.memory.forget(keys).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
