@@ -232,11 +232,14 @@ impl RedisStore {
             .map(|(index, adjustment)| PackedAdjustment::new(&self.options.prefix, adjustment, route(index)))
             .collect();
         let possible_new_keys = adjustments.iter().map(PossibleNewKey::from_adjustment).collect();
-        AdjustCall { call: self.packed_adjust_call(&packed), possible_new_keys }
+        AdjustCall { call: self.packed_adjust_call(packed.iter()), possible_new_keys }
     }
 
-    pub(crate) fn packed_adjust_call(&self, adjustments: &[PackedAdjustment]) -> Call {
-        let has_overflow = adjustments.iter().any(PackedAdjustment::has_overflow);
+    pub(crate) fn packed_adjust_call<'a>(
+        &self,
+        adjustments: impl ExactSizeIterator<Item = &'a PackedAdjustment> + Clone,
+    ) -> Call {
+        let has_overflow = adjustments.clone().any(PackedAdjustment::has_overflow);
         let mut call = Call::script("EVALSHA", SCRIPTS.adjust(has_overflow), self.call_timeouts());
         args::adjust(&mut call.command, adjustments, self.injected_now());
         call

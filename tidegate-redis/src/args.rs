@@ -52,13 +52,17 @@ impl PackedAdjustment {
 }
 
 /// Appends the arguments of `adjust.lua`. With an overflow bucket, those of its variant for anonymous subjects.
-pub(crate) fn adjust(cmd: &mut Cmd, adjustments: &[PackedAdjustment], now: Option<Timestamp>) {
-    let has_overflow = adjustments.iter().any(PackedAdjustment::has_overflow);
+pub(crate) fn adjust<'a>(
+    cmd: &mut Cmd,
+    adjustments: impl ExactSizeIterator<Item = &'a PackedAdjustment> + Clone,
+    now: Option<Timestamp>,
+) {
+    let has_overflow = adjustments.clone().any(PackedAdjustment::has_overflow);
     cmd.arg(adjustments.len() * if has_overflow { 2 } else { 1 });
-    for adjustment in adjustments {
+    for adjustment in adjustments.clone() {
         cmd.arg(&adjustment.key);
     }
-    for PackedAdjustment { key, overflow_key, .. } in adjustments.iter().filter(|_| has_overflow) {
+    for PackedAdjustment { key, overflow_key, .. } in adjustments.clone().filter(|_| has_overflow) {
         cmd.arg(overflow_key.as_ref().unwrap_or(key));
     }
     for adjustment in adjustments {

@@ -5,18 +5,27 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::spi::Adjustment;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::adjust::{AdjustingTask, MAX_SLOT_UPDATES};
 use crate::args::PackedAdjustment;
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
+use crate::timer;
 
 /// Releases that are sent together, to all slots of a cluster. The rest waits.
 const MAX_RELEASES_UNDER_WAY: usize = 1024;
+
+/// Releases that wait while the store fails. Further slots run out after their lease.
+const MAX_WAITING_RELEASES: usize = 65_536;
+
+/// How soon failed releases are sent again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The releases that wait, and whether a task sends them.
 #[derive(Default)]
@@ -24,22 +33,34 @@ pub(crate) struct BackgroundReleases(Mutex<WaitingReleases>);
 
 #[derive(Default)]
 struct WaitingReleases {
-    /// With the slots of the cluster that their keys are in.
-    waiting: Vec<(u16, PackedAdjustment)>,
+    waiting: Vec<WaitingRelease>,
     is_sending: bool,
 }
 
+struct WaitingRelease {
+    /// The slot of the cluster that the key is in.
+    slot: u16,
+    /// When the lease is over, and nothing is left to release.
+    ends: Instant,
+    release: PackedAdjustment,
+}
+
 impl RedisStore {
-    /// Releases slots of concurrency limits, in a task. Without a tokio runtime they run out after their lease, and so they do if the
-    /// call fails.
+    /// Releases slots of concurrency limits, in a task. If the store fails, they are sent again until their lease is over: a decision
+    /// may also be executed after the caller gave up. Without a tokio runtime, the slots run out after their lease.
     pub(crate) fn release_soon(&self, releases: &[Adjustment<'_>]) {
         let Some(runtime) = Handle::try_current().ok().filter(|_| !releases.is_empty()) else { return };
         let is_cluster = self.router.is_cluster();
         let routes = self.cardinality.adjustment_routes(releases, self.instances());
-        let packed = releases.iter().enumerate().map(|(index, release)| {
-            let slot = if is_cluster { slot_of(release.key.partition()) } else { 0 };
-            let route = routes.get(index).copied().unwrap_or_default();
-            (slot, PackedAdjustment::new(&self.options.prefix, release, route))
+        let now = timer::now();
+        let packed = releases.iter().enumerate().map(|(index, release)| WaitingRelease {
+            slot: if is_cluster { slot_of(release.key.partition()) } else { 0 },
+            ends: timer::after(now, release.limit.max_window()),
+            release: PackedAdjustment::new(
+                &self.options.prefix,
+                release,
+                routes.get(index).copied().unwrap_or_default(),
+            ),
         });
         if self.background_releases.add(packed) {
             runtime.spawn(send(self.clone(), AdjustingTask::new(&self.adjusting)));
@@ -51,29 +72,44 @@ impl RedisStore {
 async fn send(store: RedisStore, _adjusting: AdjustingTask) {
     let mut sender = Sender { releases: Arc::clone(&store.background_releases), is_done: false };
     while let Some(by_slot) = sender.take_next() {
-        let slots = by_slot.iter().flat_map(|(slot, releases)| {
-            let store = &store;
-            releases.chunks(MAX_SLOT_UPDATES).map(move |releases| send_to_slot(store, *slot, releases))
-        });
-        join_all(slots).await;
-    }
-}
-
-async fn send_to_slot(store: &RedisStore, slot: u16, releases: &[PackedAdjustment]) {
-    let sent = store.router.send(slot, &store.packed_adjust_call(releases)).await;
-    if sent.is_err_and(|failure| failure.mid_migration) {
-        // The keys of a slot that is being migrated may be on two servers.
-        for release in releases.chunks(1) {
-            let _ = store.router.send(slot, &store.packed_adjust_call(release)).await;
+        let calls = by_slot.into_iter().map(|(slot, releases)| send_to_slot(&store, slot, releases));
+        let failed: Vec<WaitingRelease> = join_all(calls).await.into_iter().flatten().collect();
+        if !failed.is_empty() {
+            sender.releases.add(failed.into_iter());
+            timer::sleep(RETRY_INTERVAL).await;
         }
     }
 }
 
+/// Returns the releases to send again. They may have been executed, which does no harm.
+async fn send_to_slot(store: &RedisStore, slot: u16, releases: Vec<WaitingRelease>) -> Vec<WaitingRelease> {
+    let mut failed = Vec::new();
+    let mut releases = releases.into_iter().peekable();
+    while releases.peek().is_some() {
+        let batch: Vec<WaitingRelease> = releases.by_ref().take(MAX_SLOT_UPDATES).collect();
+        match store.router.send(slot, &store.packed_adjust_call(batch.iter().map(|one| &one.release))).await {
+            // The keys of a slot that is being migrated may be on two servers.
+            Err(failure) if failure.mid_migration => {
+                for release in batch {
+                    let call = store.packed_adjust_call([&release.release].into_iter());
+                    if store.router.send(slot, &call).await.is_err_and(|failure| failure.error.is_transient()) {
+                        failed.push(release);
+                    }
+                }
+            }
+            Err(failure) if failure.error.is_transient() => failed.extend(batch),
+            _ => {}
+        }
+    }
+    failed
+}
+
 impl BackgroundReleases {
     /// Adds releases. Whether the caller must start to send.
-    fn add(&self, releases: impl Iterator<Item = (u16, PackedAdjustment)>) -> bool {
+    fn add(&self, releases: impl Iterator<Item = WaitingRelease>) -> bool {
         let mut state = self.lock();
-        state.waiting.extend(releases);
+        let room = MAX_WAITING_RELEASES.saturating_sub(state.waiting.len());
+        state.waiting.extend(releases.take(room));
         !std::mem::replace(&mut state.is_sending, true)
     }
 
@@ -90,17 +126,19 @@ struct Sender {
 
 impl Sender {
     /// The next releases by slot of the cluster; if there are none, sending has ended.
-    fn take_next(&mut self) -> Option<BTreeMap<u16, Vec<PackedAdjustment>>> {
+    fn take_next(&mut self) -> Option<BTreeMap<u16, Vec<WaitingRelease>>> {
+        let now = timer::now();
         let mut state = self.releases.lock();
+        state.waiting.retain(|waiting| waiting.ends > now);
         if state.waiting.is_empty() {
             self.is_done = true;
             state.is_sending = false;
             return None;
         }
         let count = state.waiting.len().min(MAX_RELEASES_UNDER_WAY);
-        let mut by_slot: BTreeMap<u16, Vec<PackedAdjustment>> = BTreeMap::new();
-        for (slot, release) in state.waiting.drain(..count) {
-            by_slot.entry(slot).or_default().push(release);
+        let mut by_slot: BTreeMap<u16, Vec<WaitingRelease>> = BTreeMap::new();
+        for release in state.waiting.drain(..count) {
+            by_slot.entry(release.slot).or_default().push(release);
         }
         Some(by_slot)
     }

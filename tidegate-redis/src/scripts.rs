@@ -295,7 +295,7 @@ mod tests {
             assert!(LIMIT_HEADER_BYTES + 8 * numbers <= LIMIT_BYTES);
             let charge = PackedAdjustment::new("tg", &Adjustment::charge(&check), OverflowRoute::default());
             let mut adjust = redis::Cmd::new();
-            args::adjust(&mut adjust, &[charge], None);
+            args::adjust(&mut adjust, [&charge].into_iter(), None);
             assert_eq!(last_argument_bytes(&adjust), 8 * (4 + numbers + refund_numbers(name)));
         }
     }

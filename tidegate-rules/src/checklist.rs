@@ -282,7 +282,7 @@ fn labels(rules: &[&CompiledRule]) -> ChecklistItem {
 }
 
 fn concurrency(deployment: &Deployment) -> ChecklistItem {
-    const NAME: &str = "concurrency is proven";
+    const NAME: &str = "instances share one count";
     match deployment.scheme() {
         None => ChecklistItem::unknown(NAME, "it depends on the store, which is not given; instances must share one"),
         Some("memory") => {

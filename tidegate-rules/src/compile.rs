@@ -32,7 +32,7 @@ use crate::schema_types;
 use crate::source_file::Span;
 use crate::suggest::suggest;
 
-pub(crate) use rule::CompiledRule;
+pub(crate) use rule::{CompiledRule, PlanLimits};
 
 /// The supported version of the file format.
 const FORMAT_VERSION: u64 = 1;
@@ -137,7 +137,7 @@ fn plan_names(file: &schema_types::RuleFileSpec) -> Vec<SmolStr> {
 }
 
 /// The limits of each rule by plan, where a plan overrides them.
-type Overrides = HashMap<SmolStr, Vec<(SmolStr, Vec<(SmolStr, Limit)>)>>;
+type Overrides = HashMap<SmolStr, Vec<PlanLimits>>;
 
 impl Compiler<'_> {
     fn error(&mut self, code: &'static str, span: &Span, message: impl Into<String>) -> &mut Problem {
@@ -196,7 +196,11 @@ impl Compiler<'_> {
             for (rule, limits) in rules {
                 if let Some(limit) = self.limit(&limits.value, &limits.span) {
                     let own = overrides.entry(SmolStr::new(rule)).or_default();
-                    own.push((SmolStr::new(plan), vec![(SmolStr::default(), limit)]));
+                    own.push(PlanLimits {
+                        plan: SmolStr::new(plan),
+                        limits: vec![(SmolStr::default(), limit)],
+                        span: limits.span.clone(),
+                    });
                 }
             }
         }

@@ -307,8 +307,13 @@ pub fn describe_limit(limit: &Limit) -> String {
         Limit::Penalty(penalty) => {
             let (after, factor) = (penalty.after(), penalty.factor());
             let [block, max] = [penalty.block(), penalty.max()].map(quantity::format_duration);
+            let growth = if factor == 1 {
+                "and as long at each further one".into()
+            } else {
+                format!("then {factor} times the block before, up to {max}")
+            };
             // Its name says that it is a penalty.
-            format!("blocked for {block} at refusal {after}, then {factor} times longer each, up to {max}")
+            format!("blocked for {block} at strike {after}, {growth}")
         }
         Limit::Concurrency(concurrency) => {
             let lease = quantity::format_duration(concurrency.lease());

@@ -24,7 +24,7 @@ pub(crate) use limit::{
 pub(crate) use on_failure::{OnFailureSpec, OnOverloadSpec, PolicyName, PolicySpec, PolicyTableSpec, StaticCapSpec};
 pub(crate) use penalty::PenaltySpec;
 pub(crate) use route_table::RouteTableSpec;
-pub(crate) use scalar::{Amount, TextScalar};
+pub(crate) use scalar::{Amount, BoundedAmount, TextScalar};
 
 use crate::read::{OneOrMany, Spanned};
 

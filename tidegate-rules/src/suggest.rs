@@ -19,7 +19,13 @@ pub fn suggest<'k>(name: &str, candidates: impl Iterator<Item = &'k str> + Clone
 /// The most similar name by edit distance, if it is similar enough.
 pub(crate) fn nearest<'k>(name: &str, candidates: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let name: String = name.chars().take(64).collect();
-    let distance = |candidate: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &candidate.to_lowercase());
+    let name = name.to_lowercase();
+    // `penalties` is nearer to `penalty` than its letters are.
+    let singular = name.strip_suffix("ies").map(|stem| format!("{stem}y"));
+    let distance = |candidate: &str| {
+        let names = std::iter::once(&name).chain(&singular);
+        names.map(|name| strsim::damerau_levenshtein(name, &candidate.to_lowercase())).min().unwrap_or(usize::MAX)
+    };
     let best = candidates.map(|candidate| (distance(candidate), candidate)).min_by_key(|(distance, _)| *distance)?;
     (best.0 <= 1 + best.1.len() / 4).then_some(best.1)
 }

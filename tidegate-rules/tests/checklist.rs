@@ -96,15 +96,15 @@ fn weak_security_rules_are_unmet() {
 fn the_store_and_the_secret_of_a_deployment_are_checked() {
     let without = |store: Option<&str>| store.map_or_else(Deployment::new, |store| Deployment::new().with_store(store));
     assert_eq!(item(GOOD, &without(None), "hashed").0, Unmet);
-    assert_eq!(item(GOOD, &without(None), "concurrency is proven").0, Unknown);
-    assert_eq!(item(GOOD, &without(Some("memory:")), "concurrency is proven").0, Unknown);
+    assert_eq!(item(GOOD, &without(None), "instances share one count").0, Unknown);
+    assert_eq!(item(GOOD, &without(Some("memory:")), "instances share one count").0, Unknown);
     assert_eq!(item(GOOD, &without(Some("memory:")), "scripts").1, "the memory store has no scripts");
-    assert_eq!(item(GOOD, &without(Some("redis://cache")), "concurrency is proven").0, Met);
+    assert_eq!(item(GOOD, &without(Some("redis://cache")), "instances share one count").0, Met);
     for known in ["rediss://cache", "redis+sentinel://a:1,b:2/NAME", "rediss+cluster://a:1,b:2"] {
-        assert_eq!(item(GOOD, &without(Some(known)), "concurrency is proven").0, Met, "{known}");
+        assert_eq!(item(GOOD, &without(Some(known)), "instances share one count").0, Met, "{known}");
     }
     for unknown in ["redis+proxy://a:1", "hunter2", "", "Redis://cache", "postgres://cache"] {
-        let (state, detail) = item(GOOD, &without(Some(unknown)), "concurrency is proven");
+        let (state, detail) = item(GOOD, &without(Some(unknown)), "instances share one count");
         assert_eq!(state, Unmet, "{unknown} is no store that anything is proven of");
         assert!(
             detail.starts_with("this version does not support the store") && !detail.contains("hunter2"),
@@ -154,7 +154,7 @@ fn leases_are_compared_with_a_failover() {
     assert_eq!(state, Unknown);
     assert!(detail.contains("shortest lease is 10s") && detail.ends_with("(`local`): held"), "{detail}");
     let (_, shared) = item(&held.replace("id: held,", "id: held, on_failure: share,"), &redis(), "leases");
-    assert!(shared.ends_with("lose their slots"), "{shared}");
+    assert!(shared.ends_with("workers lose their slots, and requests take theirs again if there is room"), "{shared}");
     assert_eq!(item(&held, &Deployment::new().with_store("memory:"), "leases").0, Met);
     assert!(item(&held, &redis(), "memory").1.contains("held 198"), "a key and 16 bytes for each slot");
 }

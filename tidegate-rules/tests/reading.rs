@@ -107,7 +107,7 @@ fn impossible_values_of_limits_are_reported_at_their_position() {
 fn impossible_concurrency_limits_are_reported_at_their_position() {
     let rule = |limit: &str| errors(&format!("version: 1\nrules:\n- id: r\n  per: []\n  {limit}\n"));
     assert_eq!(rule("concurrency: { max: 65_536, lease: 30s }"), ["5:23 concurrency"]);
-    assert_eq!(rule("concurrency: { max: -1 }"), ["5:23 type"]);
+    assert_eq!(rule("concurrency: { max: -1 }"), ["5:23 value"]);
     assert_eq!(rule("concurrency: { max: many }"), ["5:23 type"]);
     assert_eq!(rule("concurrency: { lease: 30s }"), ["5:18 missing-field"]);
     assert_eq!(rule("concurrency: 3"), ["5:16 type"]);

@@ -58,6 +58,9 @@ fn the_schema_rejects_what_the_parser_rejects() {
         "rules: [{ id: a, token_bucket: { capacity: 1, refill: 1/s } }]",
         "rules: [{ id: a, per: [], mode: of, token_bucket: { capacity: 1, refill: 1/s } }]",
         "rules: [{ id: a, per: [], token_bucket: { capacity: -1, refill: 1/s } }]",
+        "rules: [{ id: a, per: [], concurrency: { max: 65536 } }]",
+        "rules: [{ id: a, per: [ip], sliding_log: { limit: 1, window: 1s }, penalty: { after: 0, block: 1m, max: 1h } }]",
+        "rules: [{ id: a, per: [ip], sliding_log: { limit: 1, window: 1s }, penalty: { after: 101, block: 1m, max: 1h } }]",
         "http: { x_ratelimit: seconds }",
         "identify: { trusted_hops: many }",
     ] {

@@ -26,6 +26,7 @@ mod rate_limit_headers;
 mod request_body;
 mod request_fields;
 mod tunnel;
+mod tunnel_copy;
 mod upload;
 mod upload_pace;
 mod upstream_body;

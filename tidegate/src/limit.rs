@@ -285,8 +285,11 @@ impl Error for LimitError {}
 
 /// `span` in microseconds, if it is a whole number of them from 1 to [`MAX_WINDOW`].
 pub(crate) fn whole_micros(field: &'static str, span: Duration) -> Result<u64, LimitError> {
-    if !span.subsec_nanos().is_multiple_of(1000) || span.is_zero() {
-        return Err(LimitError::new(field, format!("{span:?} is not a whole number of microseconds, at least 1")));
+    if span.is_zero() {
+        return Err(LimitError::new(field, "it is zero; it must be at least 1 microsecond"));
+    }
+    if !span.subsec_nanos().is_multiple_of(1000) {
+        return Err(LimitError::new(field, format!("{span:?} is not a whole number of microseconds")));
     }
     match u64::try_from(span.as_micros()) {
         Ok(micros) if micros <= MAX_WINDOW_MICROS => Ok(micros),

@@ -181,7 +181,8 @@ impl Receipt {
         self.refundable_entries().filter_map(renewal).filter(|renewal| renewal.limit.is_held()).collect()
     }
 
-    /// The refunds and charges that turn the consumed cost into the actual cost, where that is known.
+    /// The refunds and charges that turn the consumed cost into the actual cost, where that is known. Slots are not a price: they stay
+    /// held until they are released.
     pub(crate) fn settlements<'r>(
         &self,
         rules: &'r RuleSet,
@@ -197,7 +198,7 @@ impl Receipt {
             };
             entry.adjustment(rules, op)
         };
-        self.entries.iter().filter_map(settlement).collect()
+        self.entries.iter().filter(|entry| !entry.slot).filter_map(settlement).collect()
     }
 
     fn refundable_entries(&self) -> impl Iterator<Item = &ReceiptEntry> {

@@ -189,7 +189,29 @@ fn only_security_rules_that_count_by_a_subject_of_their_own_may_have_a_penalty()
     assert!(problem(rule().with_security()).contains("counts all requests together"));
     assert!(problem(rule().with_security().with_per(["ip"]).with_budget("b")).contains("budget"));
     assert!(problem(Rule::new("r", Limit::Penalty(penalty()))).contains("not a limit by itself"));
+    let slots = Rule::new("r", Limit::concurrency(2, MINUTE).unwrap()).with_security().with_per(["ip"]);
+    assert!(problem(slots.with_penalty(penalty())).contains("a rule of its own"));
     assert!(RuleSet::new([rule().with_security().with_per(["ip"])]).is_ok());
+}
+
+/// Callers that wait their turn ask the store again and again, but nobody was told no.
+#[test]
+fn a_caller_that_waits_is_not_struck() {
+    let clock = clock();
+    let limiter = limiter([by_address()], &clock);
+    let request = Request::new("login").with_attribute("ip", "192.0.2.7").with_attribute("account", "ann");
+    while is_allowed(&limiter, "192.0.2.7", "ann") {}
+    let strikes = |limiter: &Limiter<MemoryStore>| {
+        let peeked = limiter.check_plan_now(&limiter.plan(&request).with_peek());
+        peeked.checks()[1].outcome().reset_after
+    };
+    let before = strikes(&limiter);
+    for _ in 0..10 {
+        let mut waiting = std::pin::pin!(limiter.acquire(&request, 10 * MINUTE, &clock));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let _ = waiting.as_mut().poll(&mut context);
+    }
+    assert_eq!(strikes(&limiter), before);
 }
 
 proptest! {

@@ -10,11 +10,13 @@ mod workers;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{AnyStore, count_allowed, decide_all, key_name, left, long_timeout_options, on_every_store};
+use conformance::suite::{
+    AnyStore, MAX_WAIT, count_allowed, decide_all, key_name, left, long_timeout_options, on_every_store,
+};
 use conformance::topology::Cluster;
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, PlanMode, Store, Subject};
-use tidegate::{Decision, Lease, LeaseError, Limit, Limiter, Rate, Request, Rule, RuleSet};
-use tidegate_redis::RedisStore;
+use tidegate::{Decision, Lease, LeaseError, Limit, Limiter, OnFailure, Rate, Request, Rule, RuleSet};
+use tidegate_redis::{RedisOptions, RedisStore};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -91,6 +93,53 @@ async fn a_stranger_and_a_second_release_free_no_slot() {
         assert_eq!((left(&limiter).await, count_allowed(&limiter, 1, 5).await), (2, 2));
     })
     .await;
+}
+
+/// A slot is not a price: a response that says that it cost nothing still runs.
+#[tokio::test]
+async fn settling_the_cost_of_a_request_leaves_its_slot_held() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(slots(2));
+        let decision = limiter.check(&Request::new("").with_cost(2)).await.unwrap();
+        let lease = decision.lease().unwrap();
+        limiter.settle(decision.into_receipt(), |_| Some(0)).await.unwrap();
+        assert_eq!(left(&limiter).await, 0);
+        limiter.release(lease).await.unwrap();
+        assert_eq!(left(&limiter).await, 2);
+    })
+    .await;
+}
+
+/// The release is sent again until the server answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_is_released_while_the_server_hangs_is_free_when_it_answers_again() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let options = RedisOptions::new().with_timeout(Duration::from_millis(100)).with_heartbeats(false);
+        let store = server.store_with(options).await;
+        let rule = Rule::new("r", long_slots(2)).with_on_failure(OnFailure::Closed);
+        let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
+        let lease = loop {
+            // A busy machine may be late.
+            if let Some(lease) = limiter.check(&Request::new("")).await.ok().and_then(|decision| decision.lease()) {
+                break lease;
+            }
+        };
+        server.hang();
+        // Executed when the server goes on, long after its caller has the error.
+        assert!(limiter.check(&Request::new("")).await.is_err());
+        limiter.release_soon(lease);
+        server.resume();
+        let is_free = async {
+            loop {
+                match limiter.peek(&Request::new("")).await {
+                    Ok(peeked) if peeked.remaining() == Some(2) => return,
+                    _ => tokio::task::yield_now().await,
+                }
+            }
+        };
+        tokio::time::timeout(MAX_WAIT, is_free).await.expect("both slots are free again");
+    }
 }
 
 /// A request that holds a slot for a millisecond must not cost the server a call for its release alone.

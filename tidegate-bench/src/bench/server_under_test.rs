@@ -196,8 +196,7 @@ impl ServerKind {
             Self::Gateway { limits } => {
                 serve_gateway(&program, folder, upstream, if limits { GATEWAY_RULES } else { NO_RULES }, limits)?
             }
-            // Headers tell of limits in time only.
-            Self::GatewayLease => serve_gateway(&program, folder, upstream, GATEWAY_LEASE_RULES, false)?,
+            Self::GatewayLease => serve_gateway(&program, folder, upstream, GATEWAY_LEASE_RULES, true)?,
             Self::Nginx { limits } => {
                 let Some((process, address)) = nginx::start(folder, upstream, limits)? else { return Ok(None) };
                 (process, RequestTemplate::gateway(address, false))

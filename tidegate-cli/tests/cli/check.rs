@@ -177,7 +177,7 @@ fn an_unusable_rule_file_is_a_usage_error() {
 #[test]
 fn a_request_denied_by_slots_may_retry_after_a_second() {
     let shell = Shell::with_examples();
-    let command = "check --rules examples/exports.yaml --action export -H x-tenant-id:acme --attr rows=1000";
+    let command = "check --rules examples/exports.yaml -X POST --path /exports -H x-tenant-id:acme --attr rows=1000";
     assert!(shell.run(command).out.starts_with("allowed\n"));
     let denied = shell.run(&format!("{command} --times 4"));
     assert_eq!(denied.code, Some(1));

@@ -187,7 +187,7 @@ fn a_claim_is_shown_with_who_must_have_verified_it() {
 #[test]
 fn a_concurrency_limit_denies_until_one_of_the_requests_ends() {
     let shell = Shell::with_examples();
-    let command = "rules explain examples/exports.yaml --action export -H x-tenant-id:acme --attr rows=1000";
+    let command = "rules explain examples/exports.yaml -X POST --path /exports -H x-tenant-id:acme --attr rows=1000";
     let output = shell.run(command).out;
     assert!(
         output.contains("limit      concurrency: 3 at the same time, each for 30s without a renewal\n"),

@@ -113,7 +113,7 @@ fn an_invalid_store_url_is_rejected_and_memory_is_not_shared() {
     let state = |store: &str| {
         let output = shell.run(&format!("rules validate --production --store {store} --json rules.yaml"));
         let items = output.json()["files"][0]["checklist"].clone();
-        let item = items.as_array().unwrap().iter().find(|item| item["name"] == "concurrency is proven").cloned();
+        let item = items.as_array().unwrap().iter().find(|item| item["name"] == "instances share one count").cloned();
         item.unwrap()["state"].clone()
     };
     assert_eq!((state("redis://cache"), state("memory:")), ("met".into(), "unknown".into()));

@@ -28,8 +28,8 @@ pub(super) fn leases(rules: &[&CompiledRule], deployment: &Deployment) -> Checkl
         return ChecklistItem::met(NAME, "the memory store does not fail over; the slots of a process end with it");
     }
     let detail = format!(
-        "the file does not show how long your store takes to fail over; the shortest lease is {shortest}, and holders that cannot \
-         renew for so long lose their slots{local}"
+        "the file does not show how long your store takes to fail over; the shortest lease is {shortest}; after more than \
+         that without the store, workers lose their slots, and requests take theirs again if there is room{local}"
     );
     ChecklistItem::unknown(NAME, detail)
 }

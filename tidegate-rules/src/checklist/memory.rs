@@ -56,7 +56,7 @@ fn counts_many(rule: &CompiledRule) -> bool {
 /// The size for one subject: all limits of the rule, or those of its largest plan.
 fn subject_bytes(rule: &CompiledRule) -> u64 {
     let sum = |limits: &[(smol_str::SmolStr, Limit)]| limits.iter().map(|(_, limit)| limit_bytes(limit)).sum::<u64>();
-    let limits = rule.plans.iter().map(|(_, limits)| sum(limits)).chain([sum(&rule.limits)]).max().unwrap_or_default();
+    let limits = rule.plans.iter().map(|plan| sum(&plan.limits)).chain([sum(&rule.limits)]).max().unwrap_or_default();
     limits + rule.penalty.map_or(0, |_| KEY_BYTES)
 }
 

@@ -16,13 +16,21 @@ use crate::schema_types::{self, ModeSpec, OnOverloadSpec, PolicyName, ScopeSpec}
 use crate::source_file::Span;
 use crate::suggest::nearest;
 
+/// The limits that a plan gives a rule, with their position for lints.
+#[derive(Clone, Debug)]
+pub(crate) struct PlanLimits {
+    pub(crate) plan: SmolStr,
+    pub(crate) limits: Vec<(SmolStr, Limit)>,
+    pub(crate) span: Span,
+}
+
 /// A compiled rule, with positions for lints.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(crate) struct CompiledRule {
     pub(crate) matcher: RuleMatcher,
     pub(crate) limits: Vec<(SmolStr, Limit)>,
-    pub(crate) plans: Vec<(SmolStr, Vec<(SmolStr, Limit)>)>,
+    pub(crate) plans: Vec<PlanLimits>,
     pub(crate) penalty: Option<Penalty>,
     pub(crate) mode: RuleMode,
     /// Whether the file has a failure policy for it.
@@ -73,7 +81,7 @@ impl CompiledRule {
             .with_on_overload(self.on_overload)
             .with_denial_cache(self.denial_cache)
             .with_max_subjects(self.max_subjects);
-        for (plan, limits) in &self.plans {
+        for PlanLimits { plan, limits, .. } in &self.plans {
             rule = rule.with_plan(plan.clone(), limits.clone());
         }
         if let Some(penalty) = self.penalty {
@@ -128,7 +136,7 @@ impl Compiler<'_> {
         let mut plans = overrides.get(&id).cloned().unwrap_or_default();
         if let Some([(name, _)]) = limits.as_deref() {
             // The same name gives the same key: usage carries over when a tenant changes its plan.
-            plans.iter_mut().flat_map(|(_, limits)| limits).for_each(|(own, _)| *own = name.clone());
+            plans.iter_mut().flat_map(|plan| &mut plan.limits).for_each(|(own, _)| *own = name.clone());
         }
         if let (Some(limits), false) = (&limits, plans.is_empty())
             && limits.len() > 1

@@ -65,7 +65,7 @@ fn count(met: &[usize], rules: &[&CompiledRule], shadow: bool) -> Option<(usize,
 
 /// The most checks that a rule adds in any plan.
 fn max_checks(rule: &CompiledRule) -> usize {
-    let limits = rule.plans.iter().map(|(_, limits)| limits.len()).chain([rule.limits.len()]).max().unwrap_or_default();
+    let limits = rule.plans.iter().map(|plan| plan.limits.len()).chain([rule.limits.len()]).max().unwrap_or_default();
     limits + usize::from(rule.penalty.is_some())
 }
 
@@ -94,6 +94,7 @@ fn not_tried(rule: &CompiledRule) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compile::PlanLimits;
     use crate::source_file::SourceFile;
     use crate::{compile, read, schema_types};
 
@@ -120,7 +121,8 @@ mod tests {
         assert!(lints(&file).is_empty());
         for rule in &mut file.rules {
             let limit = rule.limits[0].1;
-            rule.plans.push(("pro".into(), vec![("a".into(), limit), ("b".into(), limit)]));
+            let limits = vec![("a".into(), limit), ("b".into(), limit)];
+            rule.plans.push(PlanLimits { plan: "pro".into(), limits, span: rule.id_span.clone() });
         }
         let lints = lints(&file);
         assert_eq!(lints.len(), 1);

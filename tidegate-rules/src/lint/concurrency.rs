@@ -78,6 +78,6 @@ pub(super) fn one_client_holds_all(
 
 /// Whether a rule has concurrency limits only, in itself or in a plan.
 fn holds_alone(rule: &CompiledRule) -> bool {
-    let mut plans = rule.plans.iter().map(|(_, limits)| limits).chain([&rule.limits]);
+    let mut plans = rule.plans.iter().map(|plan| &plan.limits).chain([&rule.limits]);
     plans.any(|limits| limits.iter().all(|(_, limit)| limit.is_held()))
 }

@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 use tidegate::spi::KeyStem;
 use tidegate::{Limit, Rate, attributes};
 
-use crate::compile::CompiledRule;
+use crate::compile::{CompiledRule, PlanLimits};
 use crate::cost::{Cost, CostSource};
 use crate::problem::Problem;
 use crate::quantity;
@@ -34,7 +34,7 @@ pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
     }
     lints.extend(lint_cost_above_limit(rule));
     lints.extend(free_until_settled(rule));
-    lints.extend(rule.plans.iter().filter_map(|(plan, limits)| another_shape(rule, plan, limits)));
+    lints.extend(rule.plans.iter().filter_map(|plan| another_shape(rule, plan)));
 }
 
 /// Whether a limit is a log that keeps more than [`MAX_LOG_LIMIT`] requests.
@@ -60,8 +60,7 @@ pub(crate) fn cost_above_limit(rule: &CompiledRule) -> Option<(&str, u64, u64)> 
 
 /// The limits of a rule and of its plans, each with the name of its plan.
 pub(crate) fn all(rule: &CompiledRule) -> impl Iterator<Item = (&str, &Limit)> {
-    let of_plans =
-        rule.plans.iter().flat_map(|(plan, limits)| limits.iter().map(move |(_, limit)| (plan.as_str(), limit)));
+    let of_plans = rule.plans.iter().flat_map(|of| of.limits.iter().map(move |(_, limit)| (of.plan.as_str(), limit)));
     let own = rule.limits.iter().map(|(_, limit)| ("", limit));
     own.chain(of_plans)
 }
@@ -156,17 +155,18 @@ fn free_until_settled(rule: &CompiledRule) -> Option<Problem> {
 }
 
 /// A plan whose limit has other keys than the rule's own, because keys contain the algorithm and window of a limit.
-fn another_shape(rule: &CompiledRule, plan: &str, limits: &[(SmolStr, Limit)]) -> Option<Problem> {
+fn another_shape(rule: &CompiledRule, PlanLimits { plan, limits, span }: &PlanLimits) -> Option<Problem> {
     let stem = |(name, limit): &(SmolStr, Limit)| KeyStem::for_rule("", limit, name);
     let same = |limit| rule.limits.iter().any(|own| stem(own) == stem(limit));
     if limits.iter().all(same) {
         return None;
     }
     let message = format!(
-        "plan `{plan}` has another algorithm, window or number of slices: usage is reset when a tenant changes to it"
+        "plan `{plan}` has another algorithm, window, lease or number of slices: usage is reset when a tenant changes to it"
     );
-    let help = "change only amounts and rates to keep the usage; this is fine if the reset is intended";
-    Some(Problem::note("plan-of-another-shape", message, rule.id_span.clone()).with_help(help))
+    let help =
+        "repeat the others and change only amounts and rates to keep the usage; this is fine if the reset is intended";
+    Some(Problem::note("plan-of-another-shape", message, span.clone()).with_help(help))
 }
 
 impl SpannedLimit<'_> {

@@ -151,13 +151,13 @@ fn in_every_plan(strict: &CompiledRule, rule: &CompiledRule) -> bool {
         let stricter = limits(strict, plan);
         limits(rule, plan).iter().all(|(_, limit)| stricter.iter().any(|(_, other)| is_stricter(other, limit)))
     };
-    let named = strict.plans.iter().chain(&rule.plans).map(|(plan, _)| plan.as_str());
+    let named = strict.plans.iter().chain(&rule.plans).map(|own| own.plan.as_str());
     holds("") && named.into_iter().all(holds)
 }
 
 /// The limits of a rule for the requests of a plan.
 fn limits<'r>(rule: &'r CompiledRule, plan: &str) -> &'r [(SmolStr, Limit)] {
-    rule.plans.iter().find(|(name, _)| name == plan).map_or(&rule.limits, |(_, limits)| limits)
+    rule.plans.iter().find(|own| own.plan == plan).map_or(&rule.limits, |own| &own.limits)
 }
 
 /// Whether `strict` is of the same kind and admits no more than `limit` at any time.

@@ -20,6 +20,17 @@ const SHAPE: &str = "$shape";
 /// Fields that a later version may support.
 const FUTURE_FIELDS: [&str; 2] = ["quota", "rollout"];
 
+/// How sections are written that look as if a single value were enough, by their types.
+const NOTATIONS: [(&str, &str); 7] = [
+    ("ConcurrencySpec", "write `concurrency: { max: 3 }`"),
+    ("FixedWindowSpec", "write `fixed_window: { limit: 100, window: 1m }`"),
+    ("LeakyBucketSpec", "write `leaky_bucket: { rate: 10/s, queue: 20 }`"),
+    ("PenaltySpec", "write `penalty: { after: 3, block: 1m, max: 1h }`"),
+    ("SlidingLogSpec", "write `sliding_log: { limit: 100, window: 1m }`"),
+    ("SlidingWindowSpec", "write `sliding_window: { limit: 100, window: 1m }`"),
+    ("TokenBucketSpec", "write `token_bucket: { capacity: 10, refill: 1/s }`"),
+];
+
 /// Decodes a document and appends its problems. `None` if nothing can be decoded; otherwise invalid parts were removed.
 pub(crate) fn decode<T: for<'de> Deserialize<'de>>(root: Node, problems: &mut Vec<Problem>) -> Option<T> {
     decode_part(root, problems).map(|(value, _)| value)
@@ -188,7 +199,8 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     }
 
     deserialize_integers!(deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32,
-        deserialize_u64 visit_u64 u64, deserialize_i64 visit_i64 i64);
+        deserialize_u64 visit_u64 u64, deserialize_i64 visit_i64 i64,
+        deserialize_i128 visit_i128 i128);
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.node.kind {
@@ -250,11 +262,14 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
-        self.check_fields(fields)?;
+        self.check_fields(fields).map_err(|error| {
+            let notation = NOTATIONS.iter().find(|(section, _)| *section == name).map(|(_, help)| (*help).to_owned());
+            DecodeError { help: error.help.or(notation), ..error }
+        })?;
         self.deserialize_map(visitor)
     }
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Amount;
+use super::{Amount, BoundedAmount};
 use crate::read::Spanned;
 
 /// One limit, with one algorithm.
@@ -89,7 +89,7 @@ pub(crate) struct SlidingWindowSpec {
 #[schemars(rename = "Concurrency")]
 pub(crate) struct ConcurrencySpec {
     /// The most requests at the same time, each counted with its cost: 0 to 65,535.
-    pub(crate) max: Spanned<Amount>,
+    pub(crate) max: Spanned<BoundedAmount<0, 65_535>>,
     /// How long a request is counted without a renewal, after its holder has died: `30s`, from 1 second to 1 day. 30 seconds if
     /// missing.
     pub(crate) lease: Option<Spanned<String>>,

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const LIMITS: [Case; 15] = [
+pub(super) const LIMITS: [Case; 16] = [
     case(
         "huge-log",
         Severity::Warning,
@@ -88,7 +88,7 @@ pub(super) const LIMITS: [Case; 15] = [
     case(
         "plan-of-another-shape",
         Severity::Note,
-        (4, 9),
+        (2, 22),
         "plans: { pro: { a: { sliding_log: { limit: 9, window: 1m } } } }\n\
          rules:\n- { id: a, per: ip, fixed_window: { limit: 5, window: 1m } }",
         ("sliding_log", "fixed_window"),
@@ -96,7 +96,7 @@ pub(super) const LIMITS: [Case; 15] = [
     case(
         "plan-of-another-shape",
         Severity::Note,
-        (4, 9),
+        (2, 22),
         "plans: { pro: { a: { fixed_window: { limit: 9, window: 1h } } } }\n\
          rules:\n- { id: a, per: ip, fixed_window: { limit: 5, window: 60s } }",
         ("1h", "1m"),
@@ -104,10 +104,18 @@ pub(super) const LIMITS: [Case; 15] = [
     case(
         "plan-of-another-shape",
         Severity::Note,
-        (4, 9),
+        (2, 22),
         "plans: { pro: { a: { sliding_window: { limit: 9, window: 1m, slices: 12 } } } }\n\
          rules:\n- { id: a, per: ip, sliding_window: { limit: 5, window: 1m } }",
         ("slices: 12", "slices: 6"),
+    ),
+    case(
+        "plan-of-another-shape",
+        Severity::Note,
+        (2, 22),
+        "plans: { pro: { a: { concurrency: { max: 9 } } } }\n\
+         rules:\n- { id: a, per: ip, on_failure: share, concurrency: { max: 3, lease: 2m } }",
+        ("max: 9", "max: 9, lease: 2m"),
     ),
     case(
         "unused-identity",

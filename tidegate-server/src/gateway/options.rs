@@ -77,7 +77,8 @@ impl GatewayOptions {
 
     /// Answers 408 if the client of a request has kept the gateway waiting for its body for `timeout`, before the response has
     /// begun. Each `min_rate` bytes make up for a second; with a `min_rate` of 0, each byte starts the time anew. The time in
-    /// which the upstream does not read does not count.
+    /// which the upstream does not read does not count. `timeout` also closes a tunnel of which one side has closed, when no byte
+    /// has arrived from the other for that long.
     pub const fn with_upload_pace(mut self, timeout: Duration, min_rate: u64) -> Self {
         self.client_timeout = timeout;
         self.min_rate = min_rate;

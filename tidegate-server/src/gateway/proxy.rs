@@ -143,7 +143,7 @@ impl ProxyInner {
         *response.version_mut() = Version::HTTP_11;
         if tunnel::is_accepted(&response) {
             let upgrade = upgrade.ok_or(ProxyError::UpstreamUnreachable)?;
-            upgrade.open_tunnel(&mut response, protocol, slot.take(), &self.spawner);
+            upgrade.open_tunnel(&mut response, protocol, slot.take(), self.options.client_timeout, &self.spawner);
         }
         rate_limit_headers::stash_upstream_headers(&mut response);
         Ok(response.map(|body| Either::Left(UpstreamBody::new(body, slot))))

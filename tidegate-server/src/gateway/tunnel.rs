@@ -1,7 +1,9 @@
 //! Protocol upgrades such as WebSocket: the request, and the tunnel that follows it. Bytes in a tunnel are neither inspected
-//! nor counted. A tunnel holds the slots of its request until it closes, and closes if they are lost.
+//! nor counted. A tunnel holds the slots of its request until it closes, and closes if they are lost, or if one side has closed and
+//! the other is idle.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::request::Parts;
@@ -13,8 +15,9 @@ use tidegate::HeldLease;
 
 use super::hop_by_hop::tokens;
 use super::request_body::RequestBody;
+use super::tunnel_copy::copy_until_idle;
 use super::upstream_slots::UpstreamSlot;
-use crate::listen::{ConnectionPermit, RequestPermit, TaskSpawner};
+use crate::listen::{ConnectionPermit, RequestPermit, TaskSpawner, sleep};
 
 /// A client's request for an upgrade.
 pub(super) struct UpgradeRequest {
@@ -39,12 +42,14 @@ impl UpgradeRequest {
         set_upgrade_headers(&mut parts.headers, self.protocols.clone());
     }
 
-    /// Connects the client with the upstream, which has accepted the upgrade in `response`. The tunnel keeps the slot.
+    /// Connects the client with the upstream, which has accepted the upgrade in `response`. The tunnel keeps the slot. After
+    /// one side has closed, the other may be idle for `half_closed_timeout`.
     pub(super) fn open_tunnel(
         self,
         response: &mut Response<Incoming>,
         protocol: Option<HeaderValue>,
         slot: Option<UpstreamSlot>,
+        half_closed_timeout: Duration,
         tasks: &TaskSpawner,
     ) {
         let upstream = hyper::upgrade::on(&mut *response);
@@ -53,9 +58,9 @@ impl UpgradeRequest {
         tasks.spawn(async move {
             // Either side may have disconnected; the error has no recipient.
             if let (Ok(upstream), Ok(client)) = (upstream.await, client.await) {
-                let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+                let idle_timer = || sleep(half_closed_timeout);
                 tokio::select! {
-                    _ = tokio::io::copy_bidirectional(&mut client, &mut upstream) => {}
+                    () = copy_until_idle(TokioIo::new(client), TokioIo::new(upstream), idle_timer) => {}
                     () = lost(lease.as_ref()) => {}
                 }
             }

@@ -113,6 +113,11 @@ fn plan<'l>(
     request: &Request<'_>,
 ) -> Result<Plan<'l>, BadRequest> {
     engine.clients().count_check(request);
+    uncounted_plan(limiter, request)
+}
+
+/// The plan of a request that was counted before.
+fn uncounted_plan<'l>(limiter: &'l Limiter<InstrumentedStore>, request: &Request<'_>) -> Result<Plan<'l>, BadRequest> {
     let plan = limiter.plan(request).with_origin(origin(request));
     match plan.problem() {
         Some(problem) => Err(BadRequest::new(problem.to_string())),
@@ -171,12 +176,14 @@ fn decision_json(
         Ok(decision) => {
             // Serializing numbers and strings cannot fail.
             let mut answer = serde_json::to_value(CheckResponse::new(&decision)).unwrap_or(Value::Null);
-            if let Some(lease) = parts.lease.and_then(|age| engine.leases().issue(&decision, age)) {
-                answer["lease"] = leases::lease_json(&lease);
+            let lease = parts.lease.and_then(|age| engine.leases().issue(&decision, age));
+            if let Some(lease) = &lease {
+                answer["lease"] = leases::lease_json(lease);
             }
             // A decision without the store has nothing to refund.
             if parts.receipt && decision.is_allowed() && decision.degraded().is_none() {
-                answer["receipt"] = engine.receipts().write(&decision.into_receipt()).into();
+                answer["receipt"] =
+                    engine.receipts().write(&decision.into_receipt(), lease.map(|lease| lease.identity)).into();
             }
             Ok(answer)
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tidegate::{Limiter, MemoryStore, Secret, Timer};
 use tidegate_rules::{Report, RuleFile};
 use tidegate_tower::Handle;
+use tokio::sync::watch;
 
 use super::client_resolver::ClientResolver;
 use super::connect::{StoreProbe, connect};
@@ -31,6 +32,8 @@ use crate::timer::tokio_timer;
 /// What all front doors share.
 pub(crate) struct Engine {
     handle: Handle<InstrumentedStore>,
+    /// Notified after the limiter is replaced.
+    rule_changes: watch::Sender<()>,
     store: InstrumentedStore,
     metrics: Arc<Metrics>,
     refusals: Arc<RefusalLog>,
@@ -126,6 +129,7 @@ impl Engine {
         let waiting = AcquireCalls::new(arguments.waiting_bounds(), metrics.waiting().clone());
         Ok(Self {
             handle: Handle::new(limiter),
+            rule_changes: watch::Sender::new(()),
             store,
             metrics,
             refusals,
@@ -199,6 +203,17 @@ impl Engine {
     /// The limiter with the rules in force.
     pub(crate) fn limiter(&self) -> Arc<Limiter<InstrumentedStore>> {
         self.handle.limiter()
+    }
+
+    /// Replaces the limiter, then notifies those who wait.
+    pub(crate) fn replace_limiter(&self, limiter: Limiter<InstrumentedStore>) {
+        self.handle.replace(limiter);
+        self.rule_changes.send_replace(());
+    }
+
+    /// Notified of every replacement of the limiter after this call.
+    pub(crate) fn rule_changes(&self) -> watch::Receiver<()> {
+        self.rule_changes.subscribe()
     }
 
     pub(crate) const fn metrics(&self) -> &Arc<Metrics> {
@@ -282,7 +297,7 @@ impl Engine {
                 self.refusals.follow(&file);
                 self.clients.follow(&file);
                 log_gaps(&file, self.has_gateway);
-                self.handle.replace(self.limiter().with_rules(file.rules().clone()));
+                self.replace_limiter(self.limiter().with_rules(file.rules().clone()));
                 *status = RulesStatus::new(status.version + 1, file);
                 Ok(())
             }

@@ -15,7 +15,7 @@ use tonic::Status;
 use super::request_limits::MAX_BODY_BYTES;
 
 /// A body up to this length is not large.
-const MAX_SMALL_BODY_BYTES: u64 = 16 * 1024;
+pub(crate) const MAX_SMALL_BODY_BYTES: u64 = 16 * 1024;
 
 /// The most bytes of large bodies in memory at a time.
 const MAX_LARGE_BODY_BYTES: usize = 64 * 1024 * 1024;

@@ -6,7 +6,7 @@
 //! instance, taken while the store failed. Subjects are in it as keyed hashes only.
 //!
 //! A renewal takes a slot again that the store has lost, if less than a lease has passed since the time in the id. By the store alone, a
-//! lost slot is not different from a released one, and a renewal may arrive after the release. So a release first *ends* the lease: it
+//! lost slot is not different from a released one, and a renewal may arrive after the release. So a release or refund first *ends* the lease: it
 //! takes the only token of a bucket of that lease, which a renewal looks at after it has taken a slot again.
 
 use std::hash::{BuildHasher, RandomState};
@@ -49,6 +49,14 @@ pub(crate) struct Leases {
 pub(crate) struct IssuedLease {
     pub(crate) id: String,
     pub(crate) expires_in: Duration,
+    pub(crate) identity: LeaseIdentity,
+}
+
+/// The instance that wrote the first id of a lease, and the number of the lease there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseIdentity {
+    pub(crate) instance: u64,
+    pub(crate) number: u64,
 }
 
 /// When slots were taken or renewed.
@@ -84,9 +92,7 @@ struct IdHead {
     /// When the slots were last known to be held, by the clock of an instance.
     confirmed: Timestamp,
     duration: Duration,
-    /// The instance that wrote the first id of the lease, and the number of the lease there.
-    instance: u64,
-    number: u64,
+    identity: LeaseIdentity,
 }
 
 impl LeaseAge {
@@ -118,9 +124,10 @@ impl Leases {
         let number = self.issued.fetch_add(1, Ordering::Relaxed);
         let micros = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         let confirmed = Timestamp::from_micros(now.as_micros().saturating_sub(micros));
-        let head = IdHead { confirmed, duration: lease.duration(), instance: self.instance, number };
+        let identity = LeaseIdentity { instance: self.instance, number };
+        let head = IdHead { confirmed, duration: lease.duration(), identity };
         let id = head.sign(signer, &lease);
-        Some(IssuedLease { id, expires_in: head.duration.saturating_sub(age) })
+        Some(IssuedLease { id, expires_in: head.duration.saturating_sub(age), identity: head.identity })
     }
 
     /// Holds the slots of a lease for another length of it. A slot that the store has lost is taken again if less than that has passed
@@ -135,11 +142,19 @@ impl Leases {
         let may_be_lost = head.is_recent(now) && !stored.is_empty();
         let Some(lease) = Lease::from_receipts(stored, local, limiter.rules()) else {
             // Nothing limits this work any more.
-            return Ok(IssuedLease { id: id.to_owned(), expires_in: head.duration });
+            return Ok(IssuedLease { id: id.to_owned(), expires_in: head.duration, identity: head.identity });
         };
         let renewed = match limiter.renew(&lease).await {
             Err(LeaseError::NotHeld) if may_be_lost => match limiter.renew_or_retake(&lease).await {
-                Ok(()) if head.is_ended(limiter).await? => Err(LeaseError::NotHeld),
+                Ok(()) => match head.is_ended(limiter).await {
+                    Ok(false) => Ok(()),
+                    Ok(true) => Err(LeaseError::NotHeld),
+                    Err(error) => {
+                        // It may have ended, and then nobody would release the slot that was just taken.
+                        limiter.release_soon(lease);
+                        return Err(error.into());
+                    }
+                },
                 result => result,
             },
             result => result,
@@ -147,11 +162,13 @@ impl Leases {
         match renewed {
             Ok(()) => {
                 let head = IdHead { confirmed: now, duration: lease.duration(), ..head };
-                Ok(IssuedLease { id: head.sign(signer, &lease), expires_in: head.duration })
+                let id = head.sign(signer, &lease);
+                Ok(IssuedLease { id, expires_in: head.duration, identity: head.identity })
             }
             Err(error) => {
                 if matches!(error, LeaseError::NotHeld) {
-                    limiter.release_soon(lease);
+                    // Before the answer: whoever reads it may take the slot.
+                    let _ = limiter.release(lease).await;
                 }
                 Err(error.into())
             }
@@ -179,6 +196,17 @@ impl Leases {
     }
 }
 
+impl LeaseIdentity {
+    /// Ends the lease whose slots are in `receipt`, before they are refunded. A receipt without slots has no lease.
+    pub(crate) async fn end<S: Store>(self, limiter: &Limiter<S>, receipt: Receipt) {
+        if let Some(lease) = Lease::from_stored(receipt, limiter.rules()) {
+            let head = IdHead { confirmed: Timestamp::from_micros(0), duration: lease.duration(), identity: self };
+            // As in a release: a store that cannot keep it can return the slots.
+            drop(head.end(limiter).await);
+        }
+    }
+}
+
 impl LeaseId {
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes.strip_prefix(&[LAYOUT_VERSION])?;
@@ -190,8 +218,7 @@ impl LeaseId {
         let head = IdHead {
             confirmed: Timestamp::from_micros(number()?),
             duration: Duration::from_micros(number()?),
-            instance: number()?,
-            number: number()?,
+            identity: LeaseIdentity { instance: number()?, number: number()? },
         };
         let stored_bytes = usize::try_from(number()?).ok()?;
         let (stored, local) = rest.split_at_checked(stored_bytes)?;
@@ -205,7 +232,9 @@ impl IdHead {
         let (stored, local) = (lease.stored().to_bytes(), lease.local().to_bytes());
         let mut payload = vec![LAYOUT_VERSION];
         let micros = u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX);
-        for number in [self.confirmed.as_micros(), micros, self.instance, self.number, stored.len() as u64] {
+        for number in
+            [self.confirmed.as_micros(), micros, self.identity.instance, self.identity.number, stored.len() as u64]
+        {
             payload.extend_from_slice(&number.to_be_bytes());
         }
         payload.extend_from_slice(&stored);
@@ -243,7 +272,7 @@ impl IdHead {
     }
 
     fn ended_plan<'g>(&self, gate: &'g Gate) -> Result<Plan<'g>, StoreError> {
-        let subject = Subject::from_hash(u128::from(self.instance) << 64 | u128::from(self.number));
+        let subject = Subject::from_hash(u128::from(self.identity.instance) << 64 | u128::from(self.identity.number));
         let plan = Plan::new([Check::new(gate, subject, 1)]);
         let plan = plan.map_err(|error| StoreError::new(StoreErrorKind::Unexpected, error.to_string()))?;
         Ok(plan.with_observed(false).with_on_failure(OnFailure::Closed))

@@ -14,6 +14,7 @@ use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Store, Subject};
 use tidegate::{Clock, Limit, LimitError, Limiter, OnFailure, Rate, Receipt, StoreError, SystemClock, Timestamp};
 
 use super::api::BadRequest;
+use super::leases::LeaseIdentity;
 use super::signed_text::TextSigner;
 
 /// The time in which a receipt can be refunded.
@@ -77,12 +78,13 @@ impl Receipts {
         }
     }
 
-    /// The text of a receipt, or none without a key.
-    pub(crate) fn write(&self, receipt: &Receipt) -> Option<String> {
+    /// The text of a receipt, or none without a key. That of a decision with a lease has the identity of the lease.
+    pub(crate) fn write(&self, receipt: &Receipt, lease: Option<LeaseIdentity>) -> Option<String> {
         let signer = self.signer.as_ref()?;
-        let number = self.written.fetch_add(1, Ordering::Relaxed);
+        let own = || LeaseIdentity { instance: self.instance, number: self.written.fetch_add(1, Ordering::Relaxed) };
+        let LeaseIdentity { instance, number } = lease.unwrap_or_else(own);
         let mut payload = Vec::new();
-        for part in [self.clock.now().as_micros(), self.instance, number] {
+        for part in [self.clock.now().as_micros(), instance, number] {
             payload.extend_from_slice(&part.to_be_bytes());
         }
         payload.extend_from_slice(&receipt.to_bytes());
@@ -91,7 +93,7 @@ impl Receipts {
 
     /// Returns the cost of a receipt, once.
     pub(crate) async fn refund<S: Store>(&self, limiter: &Limiter<S>, text: &str) -> Result<RefundOutcome, StoreError> {
-        let Some((id, written, bytes)) = self.read(text) else { return Ok(RefundOutcome::Unknown) };
+        let Some((id, written, lease, bytes)) = self.read(text) else { return Ok(RefundOutcome::Unknown) };
         let Some(receipt) = Receipt::from_bytes(&bytes) else { return Ok(RefundOutcome::TooOld) };
         let now = self.clock.now();
         // A receipt from a clock that runs ahead would be valid for longer than its use is remembered.
@@ -104,16 +106,21 @@ impl Receipts {
         if !limiter.check_plan(&once).await?.is_allowed() {
             return Ok(RefundOutcome::AlreadyRefunded);
         }
+        if let Some(slots) = Receipt::from_bytes(&bytes) {
+            lease.end(limiter, slots).await;
+        }
         limiter.refund(receipt).await.map(|()| RefundOutcome::Refunded)
     }
 
-    /// The identity of a receipt, its time and its bytes, if the signature is right.
-    fn read(&self, text: &str) -> Option<(Subject, Timestamp, Vec<u8>)> {
+    /// The identity of a receipt, its time, the lease that it may have and its bytes, if the signature is right.
+    fn read(&self, text: &str) -> Option<(Subject, Timestamp, LeaseIdentity, Vec<u8>)> {
         let (payload, signature) = self.signer.as_ref()?.verify(text, MAX_TEXT_BYTES)?;
         let (written, rest) = payload.split_first_chunk()?;
-        let receipt = rest.get(16..)?.to_vec();
+        let (instance, rest) = rest.split_first_chunk()?;
+        let (number, receipt) = rest.split_first_chunk()?;
+        let lease = LeaseIdentity { instance: u64::from_be_bytes(*instance), number: u64::from_be_bytes(*number) };
         let id = Subject::from_hash(u128::from_be_bytes(*signature.first_chunk()?));
-        Some((id, Timestamp::from_micros(u64::from_be_bytes(*written)), receipt))
+        Some((id, Timestamp::from_micros(u64::from_be_bytes(*written)), lease, receipt.to_vec()))
     }
 }
 
@@ -138,7 +145,7 @@ mod tests {
     #[test]
     fn only_the_key_that_signed_a_receipt_reads_it() {
         let receipts = |secret| Receipts::new(Some(key(secret)), true).unwrap();
-        let text = receipts("a").write(&receipt()).unwrap();
+        let text = receipts("a").write(&receipt(), None).unwrap();
         assert!(receipts("a").read(&text).is_some(), "another instance of the same fleet");
         assert!(receipts("b").read(&text).is_none());
     }
@@ -146,7 +153,7 @@ mod tests {
     #[test]
     fn one_changed_bit_anywhere_makes_a_receipt_unknown() {
         let receipts = Receipts::new(Some(key("a")), true).unwrap();
-        let text = receipts.write(&receipt()).unwrap();
+        let text = receipts.write(&receipt(), None).unwrap();
         let (payload, signature) = text.split_once('.').unwrap();
         let parts = [payload, signature].map(|part| URL_SAFE_NO_PAD.decode(part).unwrap());
         for (part, bytes) in parts.iter().enumerate() {
@@ -178,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_shared_store_without_a_secret_has_no_receipts() {
-        assert!(Receipts::new(None, true).unwrap().write(&receipt()).is_none());
-        assert!(Receipts::new(None, false).unwrap().write(&receipt()).is_some());
+        assert!(Receipts::new(None, true).unwrap().write(&receipt(), None).is_none());
+        assert!(Receipts::new(None, false).unwrap().write(&receipt(), None).is_some());
     }
 }

@@ -66,9 +66,9 @@ pub(crate) enum WaitOutcome {
     TimedOut,
     /// The caller went away.
     Left,
-    /// Too many callers wait.
+    /// Too many callers wait, or the rules changed and the body of the call was too large to keep.
     Refused,
-    /// The store failed, and a rule is closed then.
+    /// The store failed, and a rule is closed then; or new rules cannot judge the request.
     Failed,
     /// The server stops.
     Stopped,

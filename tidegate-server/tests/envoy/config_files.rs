@@ -127,7 +127,7 @@ fn a_window_is_a_unit_a_multiple_or_a_duration() {
             "unit: month, unit_multiplier: 3",
             "a.yaml:4:49: months and years differ in length; write a `window`, such as 90d",
         ),
-        ("window: 0s", "a.yaml:4:19: fixed_window.window: 0ns is not a whole number of microseconds, at least 1"),
+        ("window: 0s", "a.yaml:4:19: fixed_window.window: it is zero; it must be at least 1 microsecond"),
         ("unlimited: true, window: 90s", "a.yaml:4:44: an `unlimited` limit has no unit; remove one of the two"),
         ("unit: day, metadata: 7", "a.yaml:4:40: expected a map, found a number"),
     ] {

@@ -227,6 +227,33 @@ async fn a_client_that_does_not_read_from_its_tunnel_holds_its_slot_until_the_wr
     assert_eq!(handle.held_leases(), 0);
 }
 
+/// The client has closed its connection, or only its sending side.
+#[tokio::test]
+async fn an_upstream_that_ignores_the_end_of_a_tunnel_keeps_its_slot_only_until_the_client_timeout() {
+    for closes_fully in [true, false] {
+        let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstream = format!("http://{}", backend.local_addr().unwrap());
+        let (layer, handle, _clock) = layer(1);
+        let options = GatewayOptions::new().with_upload_pace(SHORT_TIMEOUT, 0);
+        let mut client = RawConnection::connect(gateway_with(&upstream, options, layer).await).await;
+        client.send(UPGRADE_REQUEST).await;
+        let mut ignoring = RawConnection::new(backend.accept().await.unwrap().0);
+        ignoring.receive_until("\r\n\r\n").await;
+        ignoring.send(UPGRADE_RESPONSE).await;
+        client.receive_until("\r\n\r\n").await;
+        assert_eq!(free(&handle), 0);
+        if closes_fully {
+            drop(client);
+        } else {
+            client.stream.shutdown().await.unwrap();
+            assert_eq!(client.read_some(&mut [0]).await, 0, "the tunnel is closed");
+        }
+        until(|| free(&handle) == 1).await;
+        assert_eq!(handle.held_leases(), 0);
+        ignoring.receive_to_end().await;
+    }
+}
+
 #[tokio::test]
 async fn tunnels_and_responses_whose_slots_are_lost_are_closed() {
     let (app, _held_requests) = held_upstream();

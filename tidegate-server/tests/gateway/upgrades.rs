@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use tidegate::ManualClock;
 use tidegate_server::ConnectionLimits;
 use tidegate_server::gateway::GatewayOptions;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::{RawConnection, START, gateway, gateway_at, gateway_with, get, limits, listener, mirror};
@@ -55,6 +56,32 @@ async fn a_web_socket_carries_bytes_both_ways() {
     let request = request.await.unwrap();
     assert!(request.contains("connection: upgrade\r\n") && request.contains("upgrade: websocket\r\n"), "{request}");
     assert!(request.contains("sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"), "{request}");
+}
+
+/// More than the buffers of the connections hold.
+#[tokio::test]
+async fn a_client_that_has_closed_its_sending_side_receives_all_that_the_upstream_still_sends() {
+    const BYTES: usize = 16 << 20;
+    let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = backend.local_addr().unwrap();
+    let upstream = tokio::spawn(async move {
+        let mut connection = RawConnection::new(backend.accept().await.unwrap().0);
+        connection.receive_until("\r\n\r\n").await;
+        connection.send(UPGRADE_RESPONSE).await;
+        let mut received = Vec::new();
+        connection.stream.read_to_end(&mut received).await.unwrap();
+        connection.stream.write_all(&vec![b'x'; BYTES]).await.unwrap();
+        received
+    });
+    let mut client = RawConnection::connect(gateway_to(address).await).await;
+    client.send(UPGRADE_REQUEST).await;
+    client.receive_until("\r\n\r\n").await;
+    client.send("last").await;
+    client.stream.shutdown().await.unwrap();
+    let received = client.receive_to_end().await;
+    let (_, body) = received.split_once("\r\n\r\n").unwrap();
+    assert!(body.len() == BYTES && body.bytes().all(|byte| byte == b'x'), "{} bytes", body.len());
+    assert_eq!(upstream.await.unwrap(), b"last");
 }
 
 #[tokio::test]

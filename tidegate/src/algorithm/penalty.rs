@@ -79,15 +79,15 @@ pub struct PenaltyState {
 impl Penalty {
     /// Blocks a subject for `block` at the strike number `after`, then `factor` times longer at each further strike, up to `max`.
     pub fn new(after: u64, block: Duration, factor: u64, max: Duration) -> Result<Self, LimitError> {
-        let check = |field, value: u64, bound: u64| match value {
-            0 => Err(LimitError::too_small(field, 0, 1, "(the first block begins with a strike)")),
-            value if value > bound => Err(LimitError::too_large(field, value, bound, "(it grows by strikes)")),
-            _ => Ok(value),
+        let check = |field, value: u64, bound: u64, bounds: &str| match value {
+            value if (1..=bound).contains(&value) => Ok(value),
+            value => Err(LimitError::new(field, format!("{value} is out of range: {bounds}"))),
         };
+        let factors = "`factor` is 1 to 1,000; 1 keeps all blocks equally long";
         let penalty = Self {
-            after: check("penalty.after", after, MAX_AFTER)?,
+            after: check("penalty.after", after, MAX_AFTER, "`after` is 1 to 100")?,
             block: whole_micros("penalty.block", block)?,
-            factor: check("penalty.factor", factor, MAX_FACTOR)?,
+            factor: check("penalty.factor", factor, MAX_FACTOR, factors)?,
             max: whole_micros("penalty.max", max)?,
         };
         if max > MAX_BLOCK {
@@ -285,5 +285,10 @@ mod tests {
         assert_eq!(field(1, short, MAX_FACTOR + 1, long), "penalty.factor");
         assert_eq!(field(1, long, 2, short), "penalty.max");
         assert_eq!(field(1, short, 2, MAX_BLOCK + short), "penalty.max");
+        let problem = |after, block, factor| Penalty::new(after, block, factor, long).unwrap_err().to_string();
+        assert_eq!(problem(101, short, 2), "penalty.after: 101 is out of range: `after` is 1 to 100");
+        let equally_long = "penalty.factor: 0 is out of range: `factor` is 1 to 1,000; 1 keeps all blocks equally long";
+        assert_eq!(problem(1, short, 0), equally_long);
+        assert_eq!(problem(1, Duration::ZERO, 2), "penalty.block: it is zero; it must be at least 1 microsecond");
     }
 }

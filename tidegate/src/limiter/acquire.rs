@@ -70,17 +70,41 @@ impl<S: Store> Limiter<S> {
         max_wait: Duration,
         timer: &(impl Timer + ?Sized),
     ) -> Result<AcquireOutcome, StoreError> {
+        let outcome = self.acquire_plan_until(plan, self.arrive(), max_wait, timer, pending()).await?;
+        Ok(outcome.unwrap_or(AcquireOutcome::TimedOut))
+    }
+
+    /// The number of a caller of [`acquire_plan_until`](Self::acquire_plan_until), in the order of arrival.
+    pub fn arrive(&self) -> u64 {
+        self.waiting.queue.next_number()
+    }
+
+    /// [`acquire_plan`](Self::acquire_plan), or `None` once `changed` completes while the request waits: then the caller comes again with
+    /// a plan of the new rules, by a limiter [with the same waiting callers](Self::with_rules). With the same `arrival`, it stays before
+    /// those who came later. A request that has its place in a leaky bucket keeps it.
+    pub async fn acquire_plan_until(
+        &self,
+        plan: Plan<'_>,
+        arrival: u64,
+        max_wait: Duration,
+        timer: &(impl Timer + ?Sized),
+        changed: impl Future<Output = ()>,
+    ) -> Result<Option<AcquireOutcome>, StoreError> {
         if plan.checks().is_empty() {
             let decision = self.check_plan(&plan).await?;
             let is_granted = decision.is_allowed();
-            return Ok(if is_granted { AcquireOutcome::Granted(decision) } else { AcquireOutcome::Denied(decision) });
+            let outcome = if is_granted { AcquireOutcome::Granted(decision) } else { AcquireOutcome::Denied(decision) };
+            return Ok(Some(outcome));
         }
+        let mut changed = pin!(changed);
         let is_observed = plan.is_observed();
         let mut plan = plan.with_observed(false);
         let (mut deadline, ends_at) = (timer.sleep(max_wait), timer.now().plus(max_wait));
-        let mut ticket = self.waiting.queue.enter(plan.queue_id());
-        if first_of(&mut ticket, &mut deadline).await.is_none() {
-            return Ok(AcquireOutcome::TimedOut);
+        let mut ticket = self.waiting.queue.enter(plan.queue_id(), arrival);
+        match unless(changed.as_mut(), first_of(&mut ticket, &mut deadline)).await {
+            None => return Ok(None),
+            Some(None) => return Ok(Some(AcquireOutcome::TimedOut)),
+            Some(Some(())) => {}
         }
         let mut slots = self.waiting.slot_releases.enter(&plan);
         let mut poll_interval = MIN_POLL_INTERVAL;
@@ -88,7 +112,7 @@ impl<S: Store> Limiter<S> {
             // A slot after the deadline must not be taken.
             let left = ends_at.since(timer.now());
             plan = plan.with_max_delay(left).with_new_lease_owner();
-            let decision = match self.check_plan(&plan).await {
+            let decision = match self.attempt(&plan).await {
                 Ok(decision) => decision,
                 Err(error) => {
                     self.observe_undecided(&plan.with_observed(is_observed), &error);
@@ -98,7 +122,7 @@ impl<S: Store> Limiter<S> {
             if decision.is_allowed() {
                 drop((ticket, slots)); // the next caller may take the slot after this one
                 let decision = self.observe_last(&plan.with_observed(is_observed), decision);
-                return Ok(self.wait_for_slot(decision, &mut deadline, timer).await);
+                return Ok(Some(self.wait_for_slot(decision, &mut deadline, timer).await));
             }
             let is_denied_by_slots = decision.is_denied_by_slots();
             if let Some(slots) = &mut slots {
@@ -108,26 +132,29 @@ impl<S: Store> Limiter<S> {
                 (Some(_), Some(slots)) if is_denied_by_slots && decision.proceeds_after() <= left.max(RETRY) => {
                     if left.is_zero() {
                         if !max_wait.is_zero() {
-                            return Ok(AcquireOutcome::TimedOut);
+                            return Ok(Some(AcquireOutcome::TimedOut));
                         }
                         let decision = self.observe_last(&plan.with_observed(is_observed), decision);
-                        return Ok(AcquireOutcome::Denied(decision));
+                        return Ok(Some(AcquireOutcome::Denied(decision)));
                     }
                     let mut next_poll = timer.sleep(poll_interval.min(left));
-                    let is_released = first_of(poll_fn(|context| slots.poll_released(context)), &mut next_poll).await;
-                    poll_interval = match is_released {
-                        Some(()) => MIN_POLL_INTERVAL,
-                        None => (poll_interval * 2).min(MAX_POLL_INTERVAL),
+                    let released = first_of(poll_fn(|context| slots.poll_released(context)), &mut next_poll);
+                    poll_interval = match unless(changed.as_mut(), released).await {
+                        None => return Ok(None),
+                        Some(Some(())) => MIN_POLL_INTERVAL,
+                        Some(None) => (poll_interval * 2).min(MAX_POLL_INTERVAL),
                     };
                 }
                 (Some(retry), _) if decision.proceeds_after() <= left => {
-                    if first_of(timer.sleep(retry), &mut deadline).await.is_none() {
-                        return Ok(AcquireOutcome::TimedOut);
+                    match unless(changed.as_mut(), first_of(timer.sleep(retry), &mut deadline)).await {
+                        None => return Ok(None),
+                        Some(None) => return Ok(Some(AcquireOutcome::TimedOut)),
+                        Some(Some(())) => {}
                     }
                 }
                 _ => {
                     let decision = self.observe_last(&plan.with_observed(is_observed), decision);
-                    return Ok(AcquireOutcome::Denied(decision));
+                    return Ok(Some(AcquireOutcome::Denied(decision)));
                 }
             }
         }
@@ -139,6 +166,17 @@ impl<S: Store> Limiter<S> {
             self.observe_undecided(plan, &StoreError::new(kind, "the store failed"));
         }
         self.observe(plan, decision)
+    }
+
+    /// Decides `plan`. With a penalty, it looks first: a caller that waits as long as it must is not to be struck for asking.
+    async fn attempt(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+        if plan.has_penalty() {
+            let decision = self.check_plan(&plan.clone().with_peek()).await?;
+            if !decision.is_allowed() {
+                return Ok(decision);
+            }
+        }
+        self.check_plan(plan).await
     }
 
     /// Waits for the place in the queue of a leaky bucket, and refunds it if the future is dropped or the deadline passes. Slots of
@@ -200,6 +238,16 @@ impl<S: Store> Drop for RefundGuard<'_, S> {
             self.limiter.refund_soon(receipt);
         }
     }
+}
+
+/// The result of `event`, unless `changed` completes before it, or at the same time.
+async fn unless<T>(mut changed: Pin<&mut impl Future<Output = ()>>, event: impl Future<Output = T>) -> Option<T> {
+    let mut event = pin!(event);
+    poll_fn(|context| match changed.as_mut().poll(context) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => event.as_mut().poll(context).map(Some),
+    })
+    .await
 }
 
 /// The result of `event`, if it completes before `end`, or at the same time.

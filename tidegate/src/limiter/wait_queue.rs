@@ -15,7 +15,7 @@ pub(crate) struct WaitQueue(Mutex<Queues>);
 #[derive(Debug, Default)]
 struct Queues {
     waiting: HashMap<u128, VecDeque<Waiter>>,
-    entered: u64,
+    arrived: u64,
 }
 
 #[derive(Debug)]
@@ -33,11 +33,20 @@ pub(crate) struct QueueTicket<'t> {
 }
 
 impl WaitQueue {
-    pub(crate) fn enter(&self, queue: u128) -> QueueTicket<'_> {
+    /// A number for a caller that arrives.
+    pub(crate) fn next_number(&self) -> u64 {
         let mut queues = self.lock();
-        queues.entered += 1;
-        let number = queues.entered;
-        queues.waiting.entry(queue).or_default().push_back(Waiter { number, waker: None });
+        queues.arrived += 1;
+        queues.arrived
+    }
+
+    /// Joins a queue, behind those who arrived before.
+    pub(crate) fn enter(&self, queue: u128, number: u64) -> QueueTicket<'_> {
+        let mut queues = self.lock();
+        let waiters = queues.waiting.entry(queue).or_default();
+        let place = waiters.iter().rposition(|waiter| waiter.number < number).map_or(0, |before| before + 1);
+        waiters.insert(place, Waiter { number, waker: None });
+        drop(queues);
         QueueTicket { wait_queue: self, queue, number }
     }
 

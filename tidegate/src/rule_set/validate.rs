@@ -67,6 +67,11 @@ fn check_penalty(rule: &Rule) -> Result<(), String> {
     if rule.penalty.is_none() {
         return Ok(());
     }
+    let mut limits = rule.plans.iter().flat_map(|(_, limits)| limits).chain(&rule.limits);
+    if limits.any(|(_, limit)| limit.is_held()) {
+        // Whoever asks for a free slot again and again does what the retry of 1 s says.
+        return Err("it has a penalty and a concurrency limit; give the concurrency limit a rule of its own".into());
+    }
     if !rule.security {
         return Err("it has a penalty, but is no security rule; use `with_security`".into());
     }

@@ -1,7 +1,8 @@
 //! `/v1/acquire`: waits until a request passes. Callers of this instance that wait for the same limits are served in order of arrival.
 //!
 //! A caller that goes away drops the future of its call, which leaves the queue. A caller that waits when the server stops is answered
-//! at once, since its turn would not come any more.
+//! at once, since its turn would not come any more. When the rules change, every caller that waits comes again under the new ones, with
+//! the time that it has left and in the order of arrival.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +11,20 @@ use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
+use bytes::Bytes;
 use http::StatusCode;
 use http::header::RETRY_AFTER;
 use serde_json::{Value, json};
-use tidegate::{AcquireOutcome, Decision, Limiter, StoreError};
+use tidegate::spi::Plan;
+use tidegate::{AcquireOutcome, Decision, Limiter, StoreError, Timer, Timestamp};
 use tokio::sync::watch;
 
-use super::{AcquireCall, AnswerParts, BadRequest, decision_json, plan, rejected};
+use super::{AcquireCall, AnswerParts, BadRequest, decision_json, plan, rejected, uncounted_plan};
 use crate::duration_text::whole_millis;
 use crate::serve::engine::Engine;
 use crate::serve::instrumented_store::InstrumentedStore;
 use crate::serve::json_body::JsonBody;
-use crate::serve::large_bodies::Reservation;
+use crate::serve::large_bodies::{MAX_SMALL_BODY_BYTES, Reservation};
 use crate::serve::leases::LeaseAge;
 use crate::serve::stopped;
 use crate::serve::waiting::WaitOutcome;
@@ -38,13 +41,16 @@ async fn acquire(
     reservation: Option<Extension<Arc<Reservation>>>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, BadRequest> {
-    let limiter = engine.limiter();
+    // Before the limiter is read, so that no change is missed.
+    let changes = engine.rule_changes();
+    let mut limiter = engine.limiter();
     let (plan, max_wait, receipt) = {
         let AcquireCall { check: call, max_wait } = AcquireCall::from_json(&body)?;
         engine.receipts().require(call.receipt)?;
         (plan(&engine, &limiter, &call.attributes.request())?, max_wait, call.receipt)
     };
-    // A call that waits keeps nothing of its body.
+    // A call that waits keeps nothing of a large body, for which there is little memory.
+    let small_body = (body.len() as u64 <= MAX_SMALL_BODY_BYTES).then(|| Bytes::copy_from_slice(&body));
     drop(body);
     if let Some(Extension(reservation)) = reservation {
         reservation.release();
@@ -55,37 +61,96 @@ async fn acquire(
     let max_wait = max_wait.map_or(engine.max_wait(), |asked| asked.min(engine.max_wait()));
     let Ok(place) = engine.waiting().enter(&plan, limiter.rules()) else { return Ok(too_many_waiting()) };
     let (timer, begun) = (engine.timer(), engine.timer().now());
-    let result = tokio::select! {
-        biased;
-        result = limiter.acquire_plan(plan, max_wait, timer) => Some(result),
-        () = stopped(stopping) => None,
-    };
+    let mut caller = Caller { timer, arrival: limiter.arrive(), begun, max_wait, changes, stopping };
+    let mut end = caller.wait(&limiter, plan).await;
+    while let (WaitEnd::RulesChanged, Some(body)) = (&end, &small_body) {
+        limiter = engine.limiter();
+        end = match plan_again(&engine, &limiter, body) {
+            Ok(plan) => caller.wait(&limiter, plan).await,
+            Err(problem) => {
+                place.end(WaitOutcome::Failed, timer.now().since(begun));
+                return Err(problem);
+            }
+        };
+    }
     let (ended, waited) = (timer.now(), timer.now().since(begun));
-    let (outcome, response) = match result {
-        None => (WaitOutcome::Stopped, stopping_response()),
-        Some(Ok(AcquireOutcome::TimedOut)) => {
+    let (outcome, response) = match end {
+        WaitEnd::Stopped => (WaitOutcome::Stopped, stopping_response()),
+        WaitEnd::RulesChanged => (WaitOutcome::Refused, rules_changed_response()),
+        WaitEnd::Decided(Ok(AcquireOutcome::TimedOut)) => {
             let answer = json!({ "allowed": false, "degraded": false, "permanent": false });
             (WaitOutcome::TimedOut, answered(answer, Wait { waited, timed_out: true }))
         }
-        Some(Ok(AcquireOutcome::Granted(decision))) => {
+        WaitEnd::Decided(Ok(AcquireOutcome::Granted(decision))) => {
             // During a delay, slots are renewed after each third of their lease.
             let age = decision.lease().map_or(Duration::ZERO, |lease| decision.delay().min(lease.duration() / 3));
             let parts = AnswerParts { receipt, lease: Some(LeaseAge { now: ended, age }) };
             (WaitOutcome::Granted, decided_response(&engine, &limiter, parts, Ok(decision), Wait::of(waited)))
         }
-        Some(Ok(AcquireOutcome::Denied(decision))) => {
+        WaitEnd::Decided(Ok(AcquireOutcome::Denied(decision))) => {
             let timed_out = waited >= max_wait && !waited.is_zero() && !decision.is_permanent();
             let outcome = if timed_out { WaitOutcome::TimedOut } else { WaitOutcome::Denied };
             let (parts, wait) = (AnswerParts::receipt(false), Wait { waited, timed_out });
             (outcome, decided_response(&engine, &limiter, parts, Ok(decision), wait))
         }
-        Some(Err(error)) => {
+        WaitEnd::Decided(Err(error)) => {
             let parts = AnswerParts::receipt(false);
             (WaitOutcome::Failed, decided_response(&engine, &limiter, parts, Err(error), Wait::of(waited)))
         }
     };
     place.end(outcome, waited);
     Ok(response)
+}
+
+/// The plan of a call that was accepted under other rules.
+fn plan_again<'l>(
+    engine: &Engine,
+    limiter: &'l Limiter<InstrumentedStore>,
+    body: &Bytes,
+) -> Result<Plan<'l>, BadRequest> {
+    let call = AcquireCall::from_json(body)?;
+    let plan = uncounted_plan(limiter, &call.check.attributes.request())?;
+    if plan.lease_owner().is_some() {
+        engine.leases().require()?;
+    }
+    Ok(plan)
+}
+
+/// A caller that waits, under whatever rules.
+struct Caller<'e> {
+    timer: &'e dyn Timer,
+    arrival: u64,
+    begun: Timestamp,
+    max_wait: Duration,
+    /// Subscribed before the limiter is read.
+    changes: watch::Receiver<()>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// How the wait under one set of rules ended.
+#[allow(clippy::large_enum_variant, reason = "one for each call, on the stack")]
+enum WaitEnd {
+    Decided(Result<AcquireOutcome, StoreError>),
+    RulesChanged,
+    Stopped,
+}
+
+impl Caller<'_> {
+    /// Waits for the time that is left, until the rules change.
+    async fn wait(&mut self, limiter: &Limiter<InstrumentedStore>, plan: Plan<'_>) -> WaitEnd {
+        let left = self.max_wait.saturating_sub(self.timer.now().since(self.begun));
+        let changed = async {
+            // An error means that the engine is gone, and with it the rules.
+            let _ = self.changes.changed().await;
+        };
+        tokio::select! {
+            biased;
+            result = limiter.acquire_plan_until(plan, self.arrival, left, self.timer, changed) => {
+                result.transpose().map_or(WaitEnd::RulesChanged, WaitEnd::Decided)
+            }
+            () = stopped(self.stopping.clone()) => WaitEnd::Stopped,
+        }
+    }
 }
 
 /// What an answer says about the wait.
@@ -127,6 +192,13 @@ fn too_many_waiting() -> Response {
 
 fn stopping_response() -> Response {
     unavailable("stopping", "The server stops. Ask another instance.")
+}
+
+fn rules_changed_response() -> Response {
+    unavailable(
+        "rules_changed",
+        "The rules changed while this call waited, and its body was too large to keep. Call again.",
+    )
 }
 
 fn unavailable(error: &str, message: &str) -> Response {

@@ -64,7 +64,8 @@ fn refused(engine: &Engine, problem: &LeaseProblem) -> Response {
         LeaseProblem::NotHeld => (
             StatusCode::GONE,
             "lease_not_held",
-            "The slot is not held any more: it has run out, was released, or its limit was lowered. Stop the work, or take a new one.",
+            "The slot is not held any more: it has run out, was released, its limit was lowered, the store lost it and others took it, \
+             or another instance holds it in its memory. Stop the work, or take a new one.",
         ),
         LeaseProblem::Store(error) => {
             return rejected(engine.limiter().rules().header_policy().reject_unavailable(error, None));

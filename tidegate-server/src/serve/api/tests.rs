@@ -81,7 +81,7 @@ impl Api {
     /// Replaces the rules, as a reload does.
     fn set_rules(&self, rules: impl IntoIterator<Item = Rule>) {
         let limiter = self.engine.limiter().with_rules(RuleSet::new(rules).unwrap());
-        self.engine.handle().replace(limiter);
+        self.engine.replace_limiter(limiter);
     }
 
     async fn call(&self, method: Method, path: &str, body: &str) -> (u16, Value) {

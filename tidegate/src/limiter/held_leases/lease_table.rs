@@ -170,9 +170,10 @@ impl<S> LeaseTable<S> {
     pub(super) fn renewed(&self, lease: &DueLease, limiter: &Arc<Limiter<S>>, started: Timestamp) {
         let mut replaced = None;
         self.schedule(lease, |entry| {
-            if !Arc::ptr_eq(&entry.limiter, limiter) {
-                let duration = entry.state.lease.current_duration(limiter.rules());
-                entry.interval = duration.map_or(entry.interval, interval);
+            // Without its rule, the slot is released under the old one: the rule may come back.
+            let duration = entry.state.lease.current_duration(limiter.rules());
+            if let Some(duration) = duration.filter(|_| !Arc::ptr_eq(&entry.limiter, limiter)) {
+                entry.interval = interval(duration);
                 replaced = Some(std::mem::replace(&mut entry.limiter, Arc::clone(limiter)));
             }
             started.plus(entry.interval)

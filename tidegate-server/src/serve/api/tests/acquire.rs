@@ -162,13 +162,102 @@ async fn a_reload_keeps_the_order_of_those_who_wait() {
     let body = json!({ "action": "exports", "tenant": "acme", "max_wait_ms": 10_000 });
     let id = api.hold().await;
     let mut first = wait(&api, &body).await;
-    api.set_rules([exports(1), bucket(1)]);
+    api.set_rules([exports(1), bucket(2)]);
     let mut second = wait(&api, &body).await;
     assert_eq!(api.release(&id).await.0, 200);
     let (_, answer) = poll_once(&mut first).await.unwrap();
     assert!(poll_once(&mut second).await.is_none());
     assert_eq!(api.release(&lease_id(&answer)).await.0, 200);
     assert_eq!(poll_once(&mut second).await.unwrap().1["allowed"], json!(true));
+}
+
+fn export(max_wait_ms: u64) -> Value {
+    json!({ "action": "exports", "tenant": "acme", "max_wait_ms": max_wait_ms })
+}
+
+#[tokio::test]
+async fn a_raised_limit_serves_those_who_wait_at_once_in_order_of_arrival() {
+    let api = Api::new([exports(1)]);
+    let body = export(10_000);
+    let held = api.hold().await;
+    let (mut first, mut second) = (wait(&api, &body).await, wait(&api, &body).await);
+    api.clock.advance(Duration::from_millis(10));
+    api.set_rules([exports(2)]);
+    let mut late = wait(&api, &body).await;
+    assert!(poll_once(&mut second).await.is_none(), "no overtaking");
+    let (_, answer) = poll_once(&mut first).await.unwrap();
+    assert_eq!((&answer["allowed"], &answer["waited_ms"]), (&json!(true), &json!(10)), "{answer}");
+    assert!(poll_once(&mut second).await.is_none() && poll_once(&mut late).await.is_none());
+    assert_eq!(api.release(&held).await.0, 200);
+    assert!(poll_once(&mut late).await.is_none(), "no overtaking");
+    assert_eq!(poll_once(&mut second).await.unwrap().1["allowed"], json!(true));
+    assert!(poll_once(&mut late).await.is_none());
+}
+
+#[tokio::test]
+async fn a_lowered_limit_keeps_those_who_wait_waiting_for_the_time_they_have_left() {
+    let api = Api::new([exports(2)]);
+    let body = export(5000);
+    let (kept, released) = (api.hold().await, api.hold().await);
+    let mut waiting = wait(&api, &body).await;
+    api.clock.advance(4 * SECOND);
+    api.set_rules([exports(1)]);
+    assert_eq!(api.release(&released).await.0, 200);
+    assert!(poll_once(&mut waiting).await.is_none(), "the only slot is held");
+    assert_eq!(api.renew(&kept).await.0, 200, "its holder keeps it");
+    let mut answer = None;
+    for _ in 0..20 {
+        api.clock.advance(Duration::from_millis(50));
+        answer = answer.or(poll_once(&mut waiting).await);
+        if answer.is_some() {
+            break;
+        }
+    }
+    let (_, answer) = answer.unwrap();
+    assert_eq!((&answer["timed_out"], &answer["waited_ms"]), (&json!(true), &json!(5000)), "{answer}");
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_rule_that_is_removed_pass_at_once() {
+    let api = Api::new([exports(1), bucket(1)]);
+    let (slot, tokens) = (export(10_000), call("ann", 1, 10_000));
+    let _held = api.hold().await;
+    assert_eq!(api.post("/v1/acquire", &tokens).await.1["allowed"], json!(true));
+    let mut waiting = [wait(&api, &slot).await, wait(&api, &slot).await, wait(&api, &tokens).await];
+    api.set_rules([]);
+    for waiting in &mut waiting {
+        let (_, answer) = poll_once(waiting).await.unwrap();
+        assert_eq!((&answer["allowed"], &answer["rule"]), (&json!(true), &json!(null)), "{answer}");
+    }
+    assert!(api.engine.metrics().open_metrics().contains("tidegate_acquire_waiting 0"));
+}
+
+/// A refund would not give the place back while others are behind it.
+#[tokio::test]
+async fn a_change_of_rules_leaves_the_places_in_a_leaky_bucket() {
+    let leaky =
+        || Rule::new("calls", Limit::leaky_bucket(Rate::per_second(1).unwrap(), 10).unwrap()).with_per(["client"]);
+    let api = Api::new([leaky()]);
+    let body = call("ann", 1, 10_000);
+    assert_eq!(api.post("/v1/acquire", &body).await.1["allowed"], json!(true));
+    let (mut first, mut second) = (wait(&api, &body).await, wait(&api, &body).await);
+    api.set_rules([leaky(), exports(1)]);
+    assert!(poll_once(&mut first).await.is_none() && poll_once(&mut second).await.is_none());
+    api.clock.advance(SECOND);
+    assert_eq!(poll_once(&mut first).await.unwrap().1["waited_ms"], json!(1000));
+    api.clock.advance(SECOND);
+    assert_eq!(poll_once(&mut second).await.unwrap().1["waited_ms"], json!(2000));
+}
+
+#[tokio::test]
+async fn a_waiting_call_with_a_large_body_must_call_again_when_the_rules_change() {
+    let api = Api::new([bucket(1)]);
+    let mut body = call("ann", 1, 10_000);
+    assert_eq!(api.post("/v1/acquire", &body).await.1["allowed"], json!(true));
+    body["attributes"]["note"] = "x".repeat(16 * 1024).into();
+    let mut waiting = wait(&api, &body).await;
+    api.set_rules([bucket(2)]);
+    assert_eq!(error(poll_once(&mut waiting).await.unwrap()), (503, "rules_changed".to_owned()));
 }
 
 #[tokio::test]

@@ -272,3 +272,14 @@ async fn on_a_shared_store_without_a_secret_there_are_no_leases() {
     }
     assert_eq!(error(api.renew("x.y").await), invalid());
 }
+
+#[tokio::test]
+async fn a_renewal_after_a_refund_does_not_take_the_slot_again() {
+    let api = Api::new([exports(1)]);
+    let body = json!({ "action": "exports", "tenant": "acme", "receipt": true });
+    let (_, answer) = api.post("/v1/leases", &body).await;
+    let (_, refund) = api.post("/v1/refund", &json!({ "receipt": answer["receipt"] })).await;
+    assert_eq!(refund["refunded"], json!(true));
+    assert_eq!(api.renew(&lease_id(&answer)).await.0, 410);
+    assert_eq!(api.free().await, 1);
+}
