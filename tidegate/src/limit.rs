@@ -296,3 +296,16 @@ pub(crate) fn whole_micros(field: &'static str, span: Duration) -> Result<u64, L
         _ => Err(LimitError::new(field, format!("{span:?} is longer than 100 years, the maximum"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_concurrency_limit_tells_its_parameters() {
+        let limit = Limit::concurrency(3, Duration::from_secs(30)).unwrap();
+        assert_eq!((limit.amount(), limit.max_window()), (3, Duration::from_secs(30)));
+        let Limit::Concurrency(slots) = limit else { panic!("another limit") };
+        assert_eq!((slots.max(), slots.lease()), (3, Duration::from_secs(30)));
+    }
+}
