@@ -1,7 +1,8 @@
 //! `BackgroundReleases`: slots whose holders are gone, released together.
 //!
 //! Nobody waits for such a release. Those that come while a call is under way go together in the next one: a request that holds a slot
-//! for a millisecond would otherwise cost the server a whole call for its release.
+//! for a millisecond would otherwise cost the server a whole call for its release. Those that fail are sent again; others do not wait for
+//! them, since their servers may answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +11,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::spi::Adjustment;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::adjust::{AdjustingTask, MAX_SLOT_UPDATES};
@@ -29,11 +31,17 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The releases that wait, and whether a task sends them.
 #[derive(Default)]
-pub(crate) struct BackgroundReleases(Mutex<WaitingReleases>);
+pub(crate) struct BackgroundReleases {
+    state: Mutex<WaitingReleases>,
+    /// Wakes the task while it waits to send the failed ones again.
+    added: Notify,
+}
 
 #[derive(Default)]
 struct WaitingReleases {
     waiting: Vec<WaitingRelease>,
+    /// Those to send again later.
+    failed: Vec<WaitingRelease>,
     is_sending: bool,
 }
 
@@ -71,12 +79,27 @@ impl RedisStore {
 /// Sends what waits, until nothing does.
 async fn send(store: RedisStore, _adjusting: AdjustingTask) {
     let mut sender = Sender { releases: Arc::clone(&store.background_releases), is_done: false };
-    while let Some(by_slot) = sender.take_next() {
-        let calls = by_slot.into_iter().map(|(slot, releases)| send_to_slot(&store, slot, releases));
-        let failed: Vec<WaitingRelease> = join_all(calls).await.into_iter().flatten().collect();
-        if !failed.is_empty() {
-            sender.releases.add(failed.into_iter());
-            timer::sleep(RETRY_INTERVAL).await;
+    // Those of a task that ended with its runtime.
+    sender.releases.retry_failed();
+    let mut retry_at = None;
+    loop {
+        let now = timer::now();
+        if retry_at.is_some_and(|retry_at| retry_at <= now) {
+            sender.releases.retry_failed();
+            retry_at = None;
+        }
+        if let Some(by_slot) = sender.releases.take_next(now) {
+            let calls = by_slot.into_iter().map(|(slot, releases)| send_to_slot(&store, slot, releases));
+            let failed: Vec<WaitingRelease> = join_all(calls).await.into_iter().flatten().collect();
+            if !failed.is_empty() {
+                sender.releases.add_failed(failed);
+                retry_at = retry_at.or_else(|| Some(timer::after(timer::now(), RETRY_INTERVAL)));
+            }
+        } else if let Some(retry_at) = retry_at {
+            let left = retry_at.saturating_duration_since(now);
+            let _ = timer::timeout(left, sender.releases.added.notified()).await;
+        } else if sender.end() {
+            return;
         }
     }
 }
@@ -108,13 +131,39 @@ impl BackgroundReleases {
     /// Adds releases. Whether the caller must start to send.
     fn add(&self, releases: impl Iterator<Item = WaitingRelease>) -> bool {
         let mut state = self.lock();
-        let room = MAX_WAITING_RELEASES.saturating_sub(state.waiting.len());
+        let room = MAX_WAITING_RELEASES.saturating_sub(state.waiting.len() + state.failed.len());
         state.waiting.extend(releases.take(room));
-        !std::mem::replace(&mut state.is_sending, true)
+        let must_start = !std::mem::replace(&mut state.is_sending, true);
+        drop(state);
+        self.added.notify_one();
+        must_start
+    }
+
+    fn add_failed(&self, releases: Vec<WaitingRelease>) {
+        self.lock().failed.extend(releases);
+    }
+
+    /// Lets the failed ones wait with the others.
+    fn retry_failed(&self) {
+        let mut state = self.lock();
+        let mut failed = std::mem::take(&mut state.failed);
+        state.waiting.append(&mut failed);
+    }
+
+    /// The next releases by slot of the cluster, if any wait. Without those whose lease is over.
+    fn take_next(&self, now: Instant) -> Option<BTreeMap<u16, Vec<WaitingRelease>>> {
+        let mut state = self.lock();
+        state.waiting.retain(|waiting| waiting.ends > now);
+        let count = state.waiting.len().min(MAX_RELEASES_UNDER_WAY);
+        let mut by_slot: BTreeMap<u16, Vec<WaitingRelease>> = BTreeMap::new();
+        for release in state.waiting.drain(..count) {
+            by_slot.entry(release.slot).or_default().push(release);
+        }
+        (count > 0).then_some(by_slot)
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitingReleases> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,22 +174,12 @@ struct Sender {
 }
 
 impl Sender {
-    /// The next releases by slot of the cluster; if there are none, sending has ended.
-    fn take_next(&mut self) -> Option<BTreeMap<u16, Vec<WaitingRelease>>> {
-        let now = timer::now();
+    /// Ends sending, unless there is something to send.
+    fn end(&mut self) -> bool {
         let mut state = self.releases.lock();
-        state.waiting.retain(|waiting| waiting.ends > now);
-        if state.waiting.is_empty() {
-            self.is_done = true;
-            state.is_sending = false;
-            return None;
-        }
-        let count = state.waiting.len().min(MAX_RELEASES_UNDER_WAY);
-        let mut by_slot: BTreeMap<u16, Vec<WaitingRelease>> = BTreeMap::new();
-        for release in state.waiting.drain(..count) {
-            by_slot.entry(release.slot).or_default().push(release);
-        }
-        Some(by_slot)
+        self.is_done = state.waiting.is_empty();
+        state.is_sending = !self.is_done;
+        self.is_done
     }
 }
 

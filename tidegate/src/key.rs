@@ -9,6 +9,7 @@
 //! shape      = kind [window ["x" slices]] ["." name of the limit within its rule, escaped]
 //! window     = number unit, with the unit "us" │ "ms" │ "s" │ "m" │ "h" │ "d", or "mo" │ "y" of the calendar
 //! kind       = "t" token bucket │ "q" leaky bucket │ "f" fixed window │ "l" sliding log │ "s" sliding window │ "c" concurrency
+//!              │ "p" penalty
 //! subject    = sixteen bytes, the hash; or "+" and sixteen bytes, the number of an overflow bucket of the partition, 32 bits
 //! escaped    = letters, digits, "_" and "-" as they are, any other byte as "%" and two hexadecimal digits
 //! ```

@@ -25,7 +25,7 @@ pub trait Store: Send + Sync {
     fn adjust(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Starts to apply charges and refunds without waiting for the result, for a future that is being dropped. A failed refund
-    /// is lost; the units stay consumed.
+    /// is lost; the units stay consumed. A failed release of a slot may be repeated until its lease is over.
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]);
 
     /// Renews and releases slots of concurrency limits: [`Op::Renew`] and [`Op::Refund`], each by itself. Returns for each whether the

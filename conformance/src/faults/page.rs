@@ -46,8 +46,8 @@ const NOTES: &str = "
   long and are [overloaded](failure.md#overload) instead (reason `overloaded`): whatever the policy, their subjects are refused with 503 if they
   have several calls waiting. Nothing more passes by that.
 - *Leases*: workers on both instances take, hold and release slots of a concurrency limit beside this load. However the store fails, no more
-  slots are held than there are, and at the end none is left that was released. A release that fails, or a decision whose reply was lost, leaves
-  a slot that runs out with its lease. After *data lost*, *failover* and *promotion*, and when the clock jumps over the lease, the store may
+  slots are held than there are, and at the end none is left that was released. A release whose
+  caller got an error leaves a slot that runs out with its lease; one in the background is sent again. After *data lost*, *failover* and *promotion*, and when the clock jumps over the lease, the store may
   grant each slot once more.
 - *Clock jumps*: a forward step counts as elapsed time and refills; a backward step refunds nothing and locks no subject out.
 

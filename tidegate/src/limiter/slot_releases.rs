@@ -14,7 +14,6 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Op;
 use crate::plan::Plan;
 use crate::store::Adjustment;
 
@@ -70,8 +69,8 @@ impl SlotReleases {
     #[inline]
     pub(crate) fn notify(&self, adjustments: &[Adjustment<'_>]) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            let is_release = |one: &&Adjustment<'_>| matches!(one.op, Op::Refund { .. }) && one.limit.is_held();
-            self.wake_next(adjustments.iter().filter(is_release).map(|release| release.key.id()));
+            let releases = adjustments.iter().filter(|adjustment| adjustment.is_release());
+            self.wake_next(releases.map(|release| release.key.id()));
         }
     }
 
