@@ -14,6 +14,7 @@ use crate::scripts::algorithm_number;
 const KEY_NAME_CAPACITY_BYTES: usize = 48;
 
 /// An adjustment as `adjust.lua` takes it.
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct PackedAdjustment {
     key: Vec<u8>,
     /// The overflow bucket, if it has one.

@@ -191,3 +191,37 @@ impl Drop for Sender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting_in(slot: u16) -> WaitingRelease {
+        let ends = timer::after(timer::now(), Duration::from_secs(3600));
+        WaitingRelease { slot, ends, release: PackedAdjustment::default() }
+    }
+
+    fn next_slots(releases: &BackgroundReleases) -> Vec<u16> {
+        releases.take_next(timer::now()).unwrap_or_default().into_keys().collect()
+    }
+
+    /// One server of a cluster is down.
+    #[test]
+    fn others_are_sent_before_failed_releases_are_sent_again() {
+        let releases = BackgroundReleases::default();
+        releases.add_failed(vec![waiting_in(1)]);
+        assert!(releases.add([waiting_in(2), waiting_in(3)].into_iter()));
+        assert_eq!(next_slots(&releases), [2, 3]);
+        assert!(next_slots(&releases).is_empty());
+        releases.retry_failed();
+        assert_eq!(next_slots(&releases), [1]);
+    }
+
+    #[test]
+    fn failed_releases_count_towards_the_bound() {
+        let releases = BackgroundReleases::default();
+        releases.add_failed((0..MAX_WAITING_RELEASES).map(|_| waiting_in(1)).collect());
+        releases.add([waiting_in(2)].into_iter());
+        assert!(next_slots(&releases).is_empty());
+    }
+}
