@@ -220,6 +220,7 @@ impl Model {
                 Self::Bucket(model) if admitted && cost > 0 => Duration::from_micros(model.delay(now)),
                 _ => Duration::ZERO,
             },
+            in_grace: false,
         }
     }
 

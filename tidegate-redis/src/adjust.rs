@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::future::join_all;
 use tidegate::StoreError;
 use tidegate::spi::Adjustment;
-use tidegate::spi::algorithm::Op;
+use tidegate::spi::algorithm::{Op, TakePosition};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -99,7 +99,7 @@ impl RedisStore {
         };
         let mut charge = *place;
         if let Op::Refund { cost, .. } = place.op {
-            (charge.op, charge.bundled) = (Op::Charge { cost }, false);
+            (charge.op, charge.bundled) = (Op::Charge { cost, position: TakePosition::default() }, false);
         }
         PreparedPlace { slot: slot_of(place.key.partition()), refund: call(*place), charge: call(charge) }
     }

@@ -26,7 +26,7 @@ impl PackedAdjustment {
     pub(crate) fn new(prefix: &str, adjustment: &Adjustment<'_>, route: OverflowRoute<'_>) -> Self {
         let Adjustment { key, limit, op, bundled, .. } = adjustment;
         let (op_number, cost, position) = match op {
-            Op::Charge { cost } => (3, *cost, TakePosition::default()),
+            Op::Charge { cost, position } => (3, *cost, *position),
             Op::Refund { cost, position } => (4, *cost, *position),
             Op::Renew { position, weight } => (5, *weight, *position),
             // The store rejects all other operations.

@@ -261,6 +261,25 @@ impl Decision {
         self.security || self.checks.iter().any(|check| check.security && check.role != Role::Shadow)
     }
 
+    /// Whether the request is admitted by the grace of a quota: more than its amount is used.
+    pub fn is_in_grace(&self) -> bool {
+        self.rules_in_grace().next().is_some()
+    }
+
+    /// The rules that admit the request by the grace of a quota.
+    pub fn rules_in_grace(&self) -> impl Iterator<Item = &str> {
+        let in_grace = |check: &&CheckResult| {
+            self.is_allowed() && check.outcome.in_grace && check.role != Role::Shadow && !check.skipped
+        };
+        // The limits of one rule are adjacent; the rule is named once.
+        let mut last = None;
+        self.checks
+            .iter()
+            .filter(in_grace)
+            .map(CheckResult::rule)
+            .filter(move |rule| last.replace(*rule) != Some(*rule))
+    }
+
     /// The result of every check, in the order of the rules.
     pub fn checks(&self) -> &[CheckResult] {
         &self.checks

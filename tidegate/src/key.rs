@@ -9,14 +9,14 @@
 //! shape      = kind [window ["x" slices]] ["." name of the limit within its rule, escaped]
 //! window     = number unit, with the unit "us" │ "ms" │ "s" │ "m" │ "h" │ "d", or "mo" │ "y" of the calendar
 //! kind       = "t" token bucket │ "q" leaky bucket │ "f" fixed window │ "l" sliding log │ "s" sliding window │ "c" concurrency
-//!              │ "p" penalty
+//!              │ "u" quota (with its period as the window: "1h", "1d", "7d", "1mo", "1y") │ "p" penalty
 //! subject    = sixteen bytes, the hash; or "+" and sixteen bytes, the number of an overflow bucket of the partition, 32 bits
 //! escaped    = letters, digits, "_" and "-" as they are, any other byte as "%" and two hexadecimal digits
 //! ```
 //!
 //! The last sixteen bytes are the subject, and no part before it contains the separator that ends it, so different keys have
 //! different names. A shape never ends in "+", so no subject has the name of an overflow bucket. The amounts of a limit are not
-//! part of the name: a change of them keeps the state.
+//! part of the name, nor are the time zone and the anchor of a quota: a change of them keeps the state.
 //!
 //! No owner begins with `@`: a store keeps its own data after `prefix version "{" partition "}@"`.
 
@@ -24,10 +24,10 @@ use std::fmt::Write;
 
 use siphasher::sip128::SipHasher24;
 
-use crate::Limit;
 use crate::algorithm::State;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::spi::Subject;
+use crate::{Limit, Period};
 
 /// The version of the key grammar and of the values under the keys.
 pub const KEY_VERSION: &str = "1";
@@ -86,6 +86,13 @@ impl KeyStem {
                 let _ = write!(text, "x{}", limit.slices());
             }
             Limit::Concurrency(limit) => push_window(&mut text, 'c', limit.lease_micros()),
+            Limit::Quota(limit) => text.push_str(match limit.periods().period() {
+                Period::Hour => "u1h",
+                Period::Day => "u1d",
+                Period::Week => "u7d",
+                Period::Month => "u1mo",
+                Period::Year => "u1y",
+            }),
             Limit::Penalty(_) => text.push('p'),
         }
         if !name.is_empty() {

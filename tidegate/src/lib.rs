@@ -25,7 +25,7 @@
 //! |---|---|
 //! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`Receipt`], [`Lease`], [`HeldLeases`], [`AcquireOutcome`] |
 //! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`OnOverload`], [`AnonymousBounds`], [`PartitionBy`] |
-//! | limits | [`Limit`], [`Rate`], [`Window`], [`Algorithm`] |
+//! | limits | [`Limit`], [`Rate`], [`Window`], [`Periods`], [`Algorithm`] |
 //! | where limits are kept | [`MemoryStore`], or `RedisStore` of the crate `tidegate-redis`; [`Secret`], [`StoreError`] |
 //! | time, and tests of your own limits | [`ManualClock`], [`SystemClock`], [`SleepTimer`], [`Timestamp`] |
 //! | HTTP header fields and responses | [`http`] |
@@ -52,6 +52,7 @@ mod network;
 mod observer;
 mod on_failure;
 mod overflow;
+mod periods;
 mod plan;
 mod random;
 mod rate;
@@ -76,6 +77,7 @@ pub use limiter::{AcquireOutcome, HeldLease, HeldLeases, Limiter};
 pub use memory::MemoryStore;
 pub(crate) use network::Network;
 pub use on_failure::{OnFailure, OnOverload};
+pub use periods::{Anchor, Period, Periods, Weekday};
 pub use rate::Rate;
 pub use receipt::Receipt;
 pub use request::Request;

@@ -9,10 +9,11 @@ use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::penalty::Penalty;
+use crate::algorithm::quota::Quota;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::{Rate, Window};
+use crate::{Periods, Rate, Window};
 
 /// The largest number of units: 2^52 - 1, so that the sum of two is exact in a Lua number.
 pub const MAX_AMOUNT: u64 = (1 << 52) - 1;
@@ -63,6 +64,8 @@ pub enum Limit {
     SlidingWindow(SlidingWindow),
     /// A number of units held at the same time, as leases that run out unless they are renewed.
     Concurrency(Concurrency),
+    /// A number of units in each calendar period, with grace, and debt that is carried over.
+    Quota(Quota),
     /// Blocks a subject that the limits of its rule deny again and again. Beside these limits only: see
     /// [`Rule::with_penalty`](crate::Rule::with_penalty).
     Penalty(Penalty),
@@ -84,6 +87,8 @@ pub enum Algorithm {
     SlidingWindow,
     /// `concurrency`
     Concurrency,
+    /// `quota`
+    Quota,
     /// `penalty`
     Penalty,
 }
@@ -129,11 +134,29 @@ impl Limit {
     pub fn concurrency(max: u64, lease: Duration) -> Result<Self, LimitError> {
         Concurrency::new(max, lease).map(Self::Concurrency)
     }
+
+    /// Allows `amount` units in each calendar period.
+    ///
+    /// ```
+    /// use tidegate::{Limit, Period, Periods};
+    ///
+    /// let month = Limit::quota(1_000_000, Periods::new(Period::Month, "Europe/Berlin", None)?)?;
+    /// assert_eq!(month.amount(), 1_000_000);
+    /// # Ok::<(), tidegate::LimitError>(())
+    /// ```
+    pub fn quota(amount: u64, periods: Periods) -> Result<Self, LimitError> {
+        Self::quota_with_grace(amount, 0, periods)
+    }
+
+    /// Allows `amount` units in each calendar period, and `grace` more, whose decisions are [marked](crate::Decision::is_in_grace).
+    pub fn quota_with_grace(amount: u64, grace: u64, periods: Periods) -> Result<Self, LimitError> {
+        Quota::new(amount, grace, periods).map(Self::Quota)
+    }
 }
 
 /// Properties
 impl Limit {
-    /// The largest cost that can be admitted at once: capacity, limit, or queue + 1.
+    /// The largest cost that can be admitted at once: capacity, limit, or queue + 1. For a quota, without grace.
     pub const fn amount(&self) -> u64 {
         match self {
             Self::TokenBucket(limit) => limit.capacity(),
@@ -142,12 +165,13 @@ impl Limit {
             Self::SlidingLog(limit) => limit.limit(),
             Self::SlidingWindow(limit) => limit.limit(),
             Self::Concurrency(limit) => limit.max(),
+            Self::Quota(limit) => limit.amount(),
             // It denies or admits whatever the cost.
             Self::Penalty(_) => MAX_AMOUNT,
         }
     }
 
-    /// The window of the limit; for a bucket, the time to refill completely, rounded up; for a concurrency limit, the lease; for a
+    /// The window of the limit; for a quota, the usual length of its periods; for a bucket, the time to refill completely, rounded up; for a concurrency limit, the lease; for a
     /// penalty, the longest block.
     pub const fn window(&self) -> Window {
         Window::from_calendar(self.calendar())
@@ -157,6 +181,7 @@ impl Limit {
     pub(crate) const fn calendar(&self) -> Calendar {
         match self {
             Self::FixedWindow(limit) => limit.calendar(),
+            Self::Quota(limit) => limit.periods().period().calendar(),
             other => Calendar::from_micros(other.window_micros()),
         }
     }
@@ -175,6 +200,7 @@ impl Limit {
             Self::SlidingLog(limit) => limit.window_micros(),
             Self::SlidingWindow(limit) => limit.window_micros(),
             Self::Concurrency(limit) => limit.lease_micros(),
+            Self::Quota(limit) => limit.periods().period().calendar().max_micros(),
             Self::Penalty(penalty) => penalty.max_micros(),
         }
     }
@@ -201,6 +227,9 @@ impl Limit {
             Self::SlidingLog(limit) => Self::sliding_log(part(limit.limit()), limit.window()),
             Self::SlidingWindow(limit) => Self::sliding_window(part(limit.limit()), limit.window(), limit.slices()),
             Self::Concurrency(limit) => Self::concurrency(part(limit.max()), limit.lease()),
+            Self::Quota(limit) => {
+                Self::quota_with_grace(part(limit.amount()), limit.grace() / instances, limit.periods())
+            }
             Self::Penalty(_) => Ok(*self),
         };
         // Cannot fail: all parameters are within the bounds.
@@ -221,6 +250,7 @@ impl Limit {
             Self::SlidingLog(_) => Algorithm::SlidingLog,
             Self::SlidingWindow(_) => Algorithm::SlidingWindow,
             Self::Concurrency(_) => Algorithm::Concurrency,
+            Self::Quota(_) => Algorithm::Quota,
             Self::Penalty(_) => Algorithm::Penalty,
         }
     }
@@ -236,6 +266,7 @@ impl Algorithm {
             Self::SlidingLog => "sliding_log",
             Self::SlidingWindow => "sliding_window",
             Self::Concurrency => "concurrency",
+            Self::Quota => "quota",
             Self::Penalty => "penalty",
         }
     }

@@ -194,7 +194,7 @@ impl Receipt {
                 Some(_) if entry.overflowed => return None,
                 Some(0) => return None,
                 Some(surplus) => Op::Refund { cost: surplus, position: entry.position },
-                None => Op::Charge { cost: actual - entry.cost },
+                None => Op::Charge { cost: actual - entry.cost, position: entry.position },
             };
             entry.adjustment(rules, op)
         };

@@ -22,6 +22,7 @@ pub use crate::memory::DEFAULT_MAX_KEYS;
 pub use crate::network::Network;
 pub use crate::observer::Observer;
 pub use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
+pub use crate::periods::PeriodBounds;
 pub use crate::plan::{
     Check, Gate, LeaseOwner, MAX_CHECKS, MAX_SHADOW_CHECKS, Origin, Plan, PlanError, PlanMode, Role,
 };

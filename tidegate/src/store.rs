@@ -158,7 +158,7 @@ pub enum StoreErrorKind {
 impl<'r> Adjustment<'r> {
     /// A charge of the cost of `check`.
     pub fn charge(check: &Check<'r>) -> Self {
-        Self::new(check, Op::Charge { cost: check.cost() })
+        Self::new(check, Op::Charge { cost: check.cost(), position: TakePosition::default() })
     }
 
     /// `op` on the state of `check`.

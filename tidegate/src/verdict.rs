@@ -188,7 +188,7 @@ impl CheckInput<'_, '_> {
             *change = algorithm::apply(state, limit, now, Op::Take(take)).change;
         }
         if consume && !admitted && plan.counts_denied(check) {
-            let charge = algorithm::apply(state, limit, now, Op::Charge { cost: take.total() }).change;
+            let charge = algorithm::apply(state, limit, now, algorithm::charge_denied(state, limit, now, take)).change;
             *change = charge.or(change.take());
             let after = apply_change(state, change.clone());
             return finish(limit, &State::view(after.as_ref(), limit, now, take), decided, now);

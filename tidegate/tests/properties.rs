@@ -393,7 +393,8 @@ fn a_refund_or_charge_of_nothing_writes_nothing() {
     for limit in limits {
         let position = algorithm::position(&StateView::Fresh, &limit, now, Take::one(1));
         // Nothing was taken yet, so a refund of one unit gives nothing back either.
-        for op in [Op::Refund { cost: 0, position }, Op::Refund { cost: 1, position }, Op::Charge { cost: 0 }] {
+        for op in [Op::Refund { cost: 0, position }, Op::Refund { cost: 1, position }, Op::Charge { cost: 0, position }]
+        {
             assert!(algorithm::apply(None, &limit, now, op).change.is_none(), "{limit:?} {op:?}");
         }
     }

@@ -123,7 +123,7 @@ impl Store for ModelStore {
         for Adjustment { key, limit, op, .. } in applied {
             let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
             match op {
-                Op::Charge { cost } => model.charge(now, *cost),
+                Op::Charge { cost, .. } => model.charge(now, *cost),
                 Op::Refund { cost, position } => drop(model.refund(now, *cost, inward(limit, *position))),
                 _ => panic!("only charges and refunds are adjustments"),
             }

@@ -110,7 +110,7 @@ pub fn apply(
         Op::Take(take) if take.total() == 0 => OpResult::admitted(None),
         Op::Take(take) if take.total() <= left => OpResult::admitted(with(current.count + take.total())),
         Op::Take(_) => OpResult::denied(if rebased { with(current.count) } else { None }),
-        Op::Charge { cost } => {
+        Op::Charge { cost, .. } => {
             let counted = cost.min(left);
             OpResult::admitted(if counted > 0 { with(current.count + counted) } else { None })
         }

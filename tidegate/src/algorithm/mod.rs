@@ -25,6 +25,7 @@ pub mod leaky_bucket;
 pub mod lua;
 mod op;
 pub mod penalty;
+pub mod quota;
 pub mod sliding_log;
 pub mod sliding_window;
 mod state;
@@ -51,16 +52,18 @@ pub(crate) const CLOCK_MARGIN_MICROS: u64 = 2_000_000;
 pub struct Outcome {
     /// Whether this check, alone, admits the request.
     pub admitted: bool,
-    /// The largest cost that it can ever admit.
+    /// The largest cost that it can ever admit; for a quota, without grace.
     pub limit: u64,
-    /// The largest cost that it would admit right after this decision.
+    /// The largest cost that it would admit right after this decision; for a quota, without grace.
     pub remaining: u64,
     /// The shortest time after which the same request passes if nothing else happens; `None` if it never passes.
     pub retry_after: Option<Duration>,
-    /// The time until its state is equivalent to a fresh one.
+    /// The time until its state is equivalent to a fresh one; for a quota, until a period without units used or carried over.
     pub reset_after: Duration,
     /// How long the request must wait for its slot (leaky bucket only).
     pub delay: Duration,
+    /// Whether it is admitted by the grace of a quota: more than its amount is used.
+    pub in_grace: bool,
 }
 
 impl Outcome {
@@ -90,6 +93,7 @@ impl DecidedTake {
             retry_after: None,
             reset_after: Duration::ZERO,
             delay: Duration::ZERO,
+            in_grace: false,
         }
     }
 }
@@ -113,6 +117,7 @@ pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Op
         Limit::Concurrency(limit) => {
             concurrency::apply(state.and_then(State::leases), limit, now, op).map(Change::Leases)
         }
+        Limit::Quota(limit) => quota::apply(state.and_then(State::quota), limit, now, op).map(Change::Quota),
         Limit::Penalty(penalty) => {
             penalty::apply(state.and_then(State::penalty), penalty, now, op).map(Change::Penalty)
         }
@@ -128,8 +133,19 @@ pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) ->
         Limit::SlidingLog(limit) => sliding_log::room(state.and_then(State::log), limit, now, take),
         Limit::SlidingWindow(limit) => sliding_window::room(state.and_then(State::slices), limit, now, take),
         Limit::Concurrency(limit) => concurrency::room(state.and_then(State::leases), limit, now, take),
+        Limit::Quota(limit) => quota::room(state.and_then(State::quota), limit, now, take),
         Limit::Penalty(penalty) => penalty::room(state.and_then(State::penalty), penalty, now, take),
     }
+}
+
+/// The charge for a denied take that counts all the same, where each check counts on its own. It makes no debt: whoever is denied could
+/// add to it without end.
+pub(crate) fn charge_denied(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) -> Op {
+    let cost = match limit {
+        Limit::Quota(_) => room(state, limit, now, Take::new(1, take.total())),
+        _ => take.total(),
+    };
+    Op::Charge { cost, position: TakePosition::default() }
 }
 
 /// The outcome for the caller, from the state before the decision.
@@ -142,6 +158,7 @@ pub fn outcome(view: &StateView<'_>, limit: &Limit, now: Timestamp, decided: Dec
         Limit::SlidingLog(limit) => sliding_log::outcome(view.log(), limit, now, decided),
         Limit::SlidingWindow(limit) => sliding_window::outcome(view.slices(), limit, now, decided),
         Limit::Concurrency(limit) => concurrency::outcome(view.leases(), limit, now, decided),
+        Limit::Quota(limit) => quota::outcome(view.quota(), limit, now, decided),
         Limit::Penalty(penalty) => penalty::outcome(view.penalty(), penalty, now, decided),
     }
 }
@@ -158,6 +175,7 @@ pub fn position(view: &StateView<'_>, limit: &Limit, now: Timestamp, take: Take)
         Limit::SlidingLog(_) => TakePosition::from_index(sliding_log::current(view.log().newest, now)),
         Limit::SlidingWindow(limit) => TakePosition::from_index(limit.normalize(view.slices(), now).state.index),
         Limit::Concurrency(_) => TakePosition::from_index(take.owner),
+        Limit::Quota(limit) => TakePosition::from_index(limit.normalize(view.quota(), now).0.index),
         // It consumes nothing.
         Limit::Penalty(_) => TakePosition::default(),
     }
@@ -173,6 +191,9 @@ pub fn expiry(state: &State, limit: &Limit) -> u64 {
         (State::Log(log), Limit::SlidingLog(limit)) => sliding_log::expiry(log, limit),
         (State::Slices(slices), Limit::SlidingWindow(limit)) => sliding_window::expiry(slices, limit),
         (State::Leases(leases), Limit::Concurrency(limit)) => concurrency::expiry(leases, limit),
+        (state @ State::Quota { .. }, Limit::Quota(limit)) => {
+            state.quota().map_or(0, |state| quota::expiry(state, limit))
+        }
         (State::Penalty(state), Limit::Penalty(penalty)) => penalty::expiry(*state, penalty),
         // Unreachable: the name of a key contains the kind of limit. Such a state counts as expired.
         _ => 0,

@@ -11,10 +11,13 @@ use crate::plan::LeaseOwner;
 pub enum Op {
     /// Admits the request if its cost is left.
     Take(Take),
-    /// Consumes a cost that has already occurred: at most what is left. It is never refused.
+    /// Consumes a cost that has already occurred: at most what is left, or any amount of a quota, as debt. It is never refused.
     Charge {
         /// The cost to consume.
         cost: u64,
+        /// For when: a quota counts it in the period of this take, if that is the current one or the one before. The default is now.
+        /// Other limits count it now.
+        position: TakePosition,
     },
     /// Gives back what a take consumed, as far as it is still missing. It never exceeds the limit.
     Refund {
@@ -142,6 +145,11 @@ impl TakePosition {
     /// The index of a window or slice, the instant of a log entry in microseconds, or the owner of a slot.
     pub const fn index(self) -> u64 {
         self.slot.micros
+    }
+
+    /// Whether it is in the period before the one with this index.
+    pub(super) const fn is_before(self, index: u64) -> bool {
+        matches!(index.checked_sub(1), Some(before) if before == self.index())
     }
 
     /// The slot after the place in the queue, for a leaky bucket. For a token bucket, the instant at which it would be full again

@@ -178,7 +178,7 @@ pub fn apply(
             OpResult::admitted(Some(SlidingLogChange { add: take.total(), ..change }))
         }
         Op::Take(_) => OpResult::denied(change.rebase.then_some(change)),
-        Op::Charge { cost } => {
+        Op::Charge { cost, .. } => {
             let counted = cost.min(left);
             OpResult::admitted((counted > 0).then_some(SlidingLogChange { add: counted, ..change }))
         }

@@ -235,7 +235,7 @@ pub fn apply(
         Op::Take(take) if take.total() == 0 => OpResult::admitted(None),
         Op::Take(take) if take.total() <= left => OpResult::admitted(Some(state.with_count(0, count + take.total()))),
         Op::Take(_) => OpResult::denied(rebased.then_some(state)),
-        Op::Charge { cost } => {
+        Op::Charge { cost, .. } => {
             let counted = cost.min(left);
             OpResult::admitted((counted > 0).then(|| state.with_count(0, count + counted)))
         }

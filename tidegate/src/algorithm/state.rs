@@ -3,6 +3,7 @@
 use super::concurrency::{ConcurrencyChange, ConcurrencyState, ConcurrencySummary};
 use super::fixed_window::FixedWindowState;
 use super::penalty::PenaltyState;
+use super::quota::QuotaState;
 use super::sliding_log::{SlidingLogChange, SlidingLogState, SlidingLogSummary};
 use super::sliding_window::SlidingWindowState;
 use super::token_bucket::TokenBucketState;
@@ -24,6 +25,15 @@ pub enum State {
     Slices(Box<SlidingWindowState>),
     /// Concurrency, boxed likewise.
     Leases(Box<ConcurrencyState>),
+    /// Quota, with an index of four bytes so that a table entry of another limit stays small.
+    Quota {
+        /// The index of the period.
+        index: u32,
+        /// Units used in it.
+        used: u64,
+        /// Units used in the period before.
+        previous: u64,
+    },
     /// Progressive penalty.
     Penalty(PenaltyState),
 }
@@ -41,6 +51,8 @@ pub enum Change {
     Slices(Box<SlidingWindowState>),
     /// Concurrency.
     Leases(ConcurrencyChange),
+    /// Quota.
+    Quota(QuotaState),
     /// Progressive penalty.
     Penalty(PenaltyState),
 }
@@ -60,6 +72,8 @@ pub enum StateView<'s> {
     Slices(&'s SlidingWindowState),
     /// Concurrency.
     Leases(ConcurrencySummary),
+    /// Quota.
+    Quota(QuotaState),
     /// Progressive penalty.
     Penalty(PenaltyState),
 }
@@ -73,6 +87,7 @@ impl State {
             Change::Bucket(state) => Self::RefundedBucket(Box::new(state)),
             Change::Window(window) => Self::Window(window),
             Change::Slices(slices) => Self::Slices(slices),
+            Change::Quota(state) => state.into(),
             Change::Penalty(state) => Self::Penalty(state),
             Change::Log(change) => {
                 let mut log = SlidingLogState::default();
@@ -111,6 +126,7 @@ impl State {
             (Some(Self::Leases(leases)), Limit::Concurrency(limit)) => {
                 StateView::Leases(limit.summary(Some(leases), now, take.owner))
             }
+            (Some(state @ Self::Quota { .. }), _) => state.quota().map_or(StateView::Fresh, StateView::Quota),
             (Some(Self::Penalty(state)), _) => StateView::Penalty(*state),
             _ => StateView::Fresh,
         }
@@ -146,8 +162,24 @@ impl State {
         if let Self::Leases(leases) = self { Some(leases) } else { None }
     }
 
+    pub(super) const fn quota(&self) -> Option<QuotaState> {
+        match self {
+            Self::Quota { index, used, previous } => {
+                Some(QuotaState { index: *index as u64, used: *used, previous: *previous })
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn penalty(&self) -> Option<PenaltyState> {
         if let Self::Penalty(state) = self { Some(*state) } else { None }
+    }
+}
+
+impl From<QuotaState> for State {
+    fn from(QuotaState { index, used, previous }: QuotaState) -> Self {
+        // The periods of dates that exist have indexes below 2^27.
+        Self::Quota { index: u32::try_from(index).unwrap_or(u32::MAX), used, previous }
     }
 }
 
@@ -176,6 +208,10 @@ impl<'s> StateView<'s> {
 
     pub(super) fn leases(&self) -> ConcurrencySummary {
         if let Self::Leases(summary) = self { *summary } else { ConcurrencySummary::default() }
+    }
+
+    pub(super) fn quota(&self) -> Option<QuotaState> {
+        if let Self::Quota(state) = self { Some(*state) } else { None }
     }
 
     pub(super) fn penalty(&self) -> Option<PenaltyState> {

@@ -3,6 +3,7 @@
 use super::concurrency::ConcurrencySummary;
 use super::fixed_window::FixedWindowState;
 use super::penalty::{self, PenaltyState};
+use super::quota::QuotaState;
 use super::sliding_log::SlidingLogSummary;
 use super::sliding_window::SlidingWindowState;
 use super::token_bucket::{self, MAX_RETURNED_MICROS, TokenBucketState};
@@ -60,6 +61,12 @@ impl StoredState {
                 let [used, own, newest] = <[u64; 3]>::try_from(parse_list(bytes)?).ok()?;
                 Some(Self::Leases(ConcurrencySummary { used, own, newest }))
             }
+            Limit::Quota(_) => {
+                let mut numbers = bytes.splitn(2, |byte| *byte == b',');
+                let (used, index) = split_number(numbers.next()?, 8)?;
+                let previous = numbers.next().map_or(Some(0), parse_number)?;
+                Some(Self::State(QuotaState { index, used, previous }.into()))
+            }
             Limit::Penalty(_) => {
                 let (strikes, ends) = split_number(bytes, 16).filter(|_| (17..=19).contains(&bytes.len()))?;
                 Some(Self::State(State::Penalty(PenaltyState { strikes, ends })))
@@ -111,6 +118,7 @@ impl StoredState {
             Self::State(State::RefundedBucket(state)) => StateView::Bucket(**state),
             Self::State(State::Window(window)) => StateView::Window(*window),
             Self::State(State::Slices(slices)) => StateView::Slices(slices),
+            Self::State(state @ State::Quota { .. }) => state.quota().map_or(StateView::Fresh, StateView::Quota),
             Self::State(State::Penalty(state)) => StateView::Penalty(*state),
             // A script replies with the summary of a log or of leases, never with all of them.
             Self::Fresh | Self::State(State::Log(_) | State::Leases(_)) => StateView::Fresh,

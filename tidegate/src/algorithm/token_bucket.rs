@@ -193,7 +193,7 @@ pub fn apply(
                 OpResult::denied(rebased.then_some(with(full)))
             }
         }
-        Op::Charge { cost } => {
+        Op::Charge { cost, .. } => {
             let need = limit.span(cost).min(slack);
             OpResult::admitted((need > FractionalMicros::default()).then(|| with(full.plus(need, rate))))
         }

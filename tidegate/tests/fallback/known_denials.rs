@@ -20,6 +20,7 @@ fn denial(check: usize) -> KnownDenial {
         retry_after: Some(Duration::from_secs(7)),
         reset_after: Duration::from_secs(90),
         delay: Duration::ZERO,
+        in_grace: false,
     };
     let verdict = CheckVerdict::new(outcome, false, TakePosition::default());
     KnownDenial { check, verdict, decided_at: Timestamp::from_micros(42) }
