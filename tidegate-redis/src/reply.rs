@@ -293,7 +293,7 @@ fn known_state(state: &StoredState) -> Result<Option<&State>, StoreError> {
     match state {
         StoredState::Fresh => Ok(None),
         StoredState::State(state) => Ok(Some(state)),
-        StoredState::Log(_) | StoredState::Leases(_) => Err(malformed()),
+        StoredState::Log(_) | StoredState::Leases(_) | StoredState::WithHolds(..) => Err(malformed()),
     }
 }
 

@@ -62,6 +62,9 @@ pub struct RedisStore {
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         require_max_checks(plan)?;
+        if plan.reservation().is_some() {
+            return Err(StoreError::new(StoreErrorKind::Unexpected, "this store keeps no reservations yet"));
+        }
         let timeouts = self.timeouts(plan);
         if self.is_cross_slot(plan) {
             return Box::pin(self.decide_cross_slot(plan, SplitBy::Slot, Deadline::new(timeouts))).await;

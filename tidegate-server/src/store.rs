@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::spi::{Adjustment, Key, KnownDenial, Plan, Store, Verdict};
+use tidegate::spi::algorithm::holds::HoldEnding;
+use tidegate::spi::{Adjustment, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
 use tidegate::{MemoryStore, StoreError};
 use tidegate_redis::{RedisOptions, RedisStore, ServerState, SubjectStats};
 
@@ -172,6 +173,20 @@ impl Store for AnyStore {
         match self {
             Self::Memory(store) => store.update_slots(updates).await,
             Self::Redis(store) => store.update_slots(updates).await,
+        }
+    }
+
+    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        match self {
+            Self::Memory(store) => store.end_holds(endings).await,
+            Self::Redis(store) => store.end_holds(endings).await,
+        }
+    }
+
+    async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
+        match self {
+            Self::Memory(store) => store.outstanding(plan).await,
+            Self::Redis(store) => store.outstanding(plan).await,
         }
     }
 

@@ -13,8 +13,8 @@ use crate::algorithm::concurrency::RETRY;
 use crate::limit::Algorithm;
 use crate::plan::{Gate, Plan, Role};
 use crate::receipt::Receipt;
-use crate::spi::{KnownDenial, Subject, Verdict};
-use crate::{Lease, RequestProblem, StoreErrorKind, Timestamp};
+use crate::spi::{HoldRefusal, KnownDenial, Subject, Verdict};
+use crate::{Lease, RequestProblem, Reservation, StoreErrorKind, Timestamp};
 
 /// The result of a request.
 ///
@@ -58,6 +58,9 @@ pub struct Decision {
     budget_shares: Vec<BudgetShare>,
     /// Why the request could not be judged.
     problem: Option<Box<RequestProblem>>,
+    /// Why the reservation was refused.
+    pub(crate) refusal: Option<HoldRefusal>,
+    is_reservation: bool,
 }
 
 /// When to retry while the store fails.
@@ -85,16 +88,22 @@ impl Decision {
                 decided_at,
                 most_restrictive: enforced.then_some(0),
                 delay: if enforced && granted > 0 { result.outcome.delay } else { Duration::ZERO },
-                checks: SmallVec::from_buf([CheckResult::new(check, result)]),
+                checks: SmallVec::from_buf([CheckResult::new(plan, check, result)]),
                 degraded: None,
                 known_denial: None,
                 security: false,
                 budget_shares,
                 problem: None,
+                refusal: verdict.refusal(),
+                is_reservation: plan.reservation().is_some(),
             };
         }
-        let checks: SmallVec<[CheckResult; 1]> =
-            plan.checks().iter().zip(verdict.checks()).map(|(check, result)| CheckResult::new(check, result)).collect();
+        let checks: SmallVec<[CheckResult; 1]> = plan
+            .checks()
+            .iter()
+            .zip(verdict.checks())
+            .map(|(check, result)| CheckResult::new(plan, check, result))
+            .collect();
         let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
         let most_restrictive = most_restrictive_index(&checks, granted > 0);
@@ -109,6 +118,8 @@ impl Decision {
             security: false,
             budget_shares,
             problem: None,
+            refusal: verdict.refusal(),
+            is_reservation: plan.reservation().is_some(),
         }
     }
 
@@ -126,12 +137,14 @@ impl Decision {
             decided_at: known.decided_at,
             most_restrictive: Some(0),
             delay: Duration::ZERO,
-            checks: SmallVec::from_buf([CheckResult::new(check, &known.verdict)]),
+            checks: SmallVec::from_buf([CheckResult::new(plan, check, &known.verdict)]),
             degraded: None,
             known_denial: u16::try_from(known.check).ok(),
             security: plan.is_security(),
             budget_shares: Vec::new(),
             problem: None,
+            refusal: None,
+            is_reservation: false,
         })
     }
 
@@ -316,6 +329,7 @@ impl Decision {
     }
 
     /// The receipt for a later refund or settlement. It is empty for a denied decision, and for one that was made without the store.
+    /// What a [reservation](Self::reservation) holds is not part of it.
     /// It takes the decision, so that nothing is refunded twice.
     pub fn into_receipt(self) -> Receipt {
         self.consumed()
@@ -327,7 +341,8 @@ impl Decision {
             let is_penalty = check.algorithm == Algorithm::Penalty;
             check.cost == 0 && self.is_allowed() && check.role != Role::Shadow && !is_penalty
         };
-        let taken = self.checks.iter().enumerate().filter(|(_, check)| !check.local && (check.consumed || free(check)));
+        let is_taken = |check: &CheckResult| !check.local && !check.hold && (check.consumed || free(check));
+        let taken = self.checks.iter().enumerate().filter(|(_, check)| is_taken(check));
         let is_lost = |check: &CheckResult| {
             let is_place = check.algorithm == Algorithm::LeakyBucket && check.role != Role::Shadow && check.cost > 0;
             is_place && (check.local || check.overflowed && check.consumed)
@@ -350,6 +365,21 @@ impl Decision {
             Receipt::new(self.granted, slots, &self.budget_shares, false)
         });
         Lease::new(stored, local, duration)
+    }
+
+    /// What the request has reserved, until it is [committed](crate::Limiter::commit), [released](crate::Limiter::release_reservation)
+    /// or runs out. `None` if the decision is not of a [reservation](crate::Limiter::reserve), or nothing is held.
+    pub fn reservation(&self) -> Option<Reservation> {
+        let is_held = |check: &CheckResult| {
+            let is_held = check.hold || check.algorithm == Algorithm::Concurrency;
+            self.is_reservation && self.is_allowed() && check.consumed && is_held
+        };
+        let [stored, local] = [false, true].map(|is_local| {
+            let held = self.checks.iter().enumerate().filter(|(_, check)| is_held(check) && check.local == is_local);
+            Receipt::new(self.granted, held, &self.budget_shares, false)
+        });
+        let leases = self.checks.iter().filter(|check| is_held(check) && !check.hold);
+        Reservation::new(stored, local, leases.filter_map(|check| check.window().duration()).min())
     }
 
     /// The same decision with at least this delay.

@@ -241,6 +241,11 @@ impl Limit {
         matches!(self, Self::Concurrency(_))
     }
 
+    /// Whether a reservation is a [hold](crate::spi::algorithm::holds) beside the state of the limit. Under the others it is a take.
+    pub const fn keeps_holds(&self) -> bool {
+        !matches!(self, Self::LeakyBucket(_) | Self::Concurrency(_) | Self::Penalty(_))
+    }
+
     /// The kind of limit.
     pub const fn algorithm(&self) -> Algorithm {
         match self {

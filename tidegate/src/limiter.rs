@@ -5,6 +5,7 @@ mod acquire;
 mod fallback;
 mod held_leases;
 mod leases;
+mod reservations;
 mod slot_releases;
 mod unstored;
 mod wait_queue;
@@ -12,6 +13,7 @@ mod wait_queue;
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::plan::Plan;
 use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
@@ -19,6 +21,7 @@ pub use acquire::AcquireOutcome;
 use fallback::Fallback;
 pub use held_leases::{HeldLease, HeldLeases};
 use leases::UndecidedSlots;
+pub use reservations::DEFAULT_RESERVATION_TTL;
 use slot_releases::SlotReleases;
 use unstored::UnstoredChecks;
 use wait_queue::WaitQueue;
@@ -49,6 +52,7 @@ pub struct Limiter<S> {
     pub(crate) store: S,
     observer: Option<Arc<dyn Observer>>,
     fallback: Fallback,
+    reservation_ttl: Duration,
     pub(crate) waiting: Arc<WaitingCallers>,
 }
 
@@ -64,7 +68,8 @@ impl<S: Store> Limiter<S> {
     /// A limiter with the [public](Secret::public) secret and no observer.
     pub fn new(rules: RuleSet, store: S) -> Self {
         let (secret, fallback) = (Secret::public(), Fallback::new());
-        Self { rules, secret, store, observer: None, fallback, waiting: Arc::default() }
+        let reservation_ttl = DEFAULT_RESERVATION_TTL;
+        Self { rules, secret, store, observer: None, fallback, reservation_ttl, waiting: Arc::default() }
     }
 
     /// Sets the secret for hashing subjects. All instances must have the same.
@@ -86,6 +91,7 @@ impl<S: Store> Limiter<S> {
             store: self.store.clone(),
             observer: self.observer.clone(),
             fallback: self.fallback.clone(),
+            reservation_ttl: self.reservation_ttl,
             waiting: Arc::clone(&self.waiting),
         }
     }
@@ -171,7 +177,8 @@ impl<S: Store> Limiter<S> {
     /// The decision on a plan by a denial that the store knows without a call.
     #[inline(always)]
     fn known_denial(&self, plan: &Plan<'_>) -> Option<Decision> {
-        if plan.is_peek() {
+        // A repeated reservation finds its hold, whatever else is denied.
+        if plan.is_peek() || plan.reservation().is_some() {
             return None;
         }
         let known = self.store.known_denial(plan)?;
@@ -318,7 +325,7 @@ impl<S> Limiter<S> {
 
     #[inline(always)]
     fn observe(&self, plan: &Plan<'_>, decision: Decision) -> Decision {
-        if let Some(observer) = self.observer.as_ref().filter(|_| plan.is_observed()) {
+        if let Some(observer) = self.observer.as_ref().filter(|_| plan.is_observed() && decision.refusal.is_none()) {
             observer.decided(plan, &decision);
         }
         decision

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering;
 use crate::Timestamp;
 use smallvec::SmallVec;
 
+use crate::algorithm::holds::{self, HoldEnding};
 use crate::algorithm::{self, Op};
 use crate::clock::{Clock, SystemClock};
 use crate::key::Key;
@@ -29,7 +30,7 @@ use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
 use crate::plan::{Check, Plan};
 use crate::random::random_u128;
 use crate::spi::Verdict;
-use crate::store::{Adjustment, Store, StoreError};
+use crate::store::{Adjustment, OutstandingHolds, Store, StoreError};
 use crate::sync::{AtomicU64, Mutex};
 use locked_shards::{LockedShards, StateLocation, lock};
 use shard::{MAX_SHARD_KEYS, Shard};
@@ -138,7 +139,9 @@ impl MemoryStore {
     #[inline(always)]
     pub fn decide_now(&self, plan: &Plan<'_>) -> Verdict {
         match plan.checks() {
-            [only] => self.decide_one(plan, only).unwrap_or_else(|| self.decide_all(plan)),
+            [only] if plan.reservation().is_none() => {
+                self.decide_one(plan, only).unwrap_or_else(|| self.decide_all(plan))
+            }
             _ => self.decide_all(plan),
         }
     }
@@ -180,7 +183,7 @@ impl MemoryStore {
             if locked.is_overflow(index) {
                 let result = &mut verdict.checks_mut()[index];
                 result.overflowed = true;
-                if check.gate().limit().is_held() {
+                if check.gate().limit().is_held() || plan.is_hold(check) {
                     let number = locked.locations[index].id ^ check.key().overflow_id(0);
                     result.position = result.position.in_overflow_bucket(number as u32);
                 }
@@ -252,6 +255,12 @@ impl MemoryStore {
 
     /// Applies adjustments, each by itself, except those that are bundled. Returns for each whether it was admitted.
     pub(crate) fn apply_all(&self, adjustments: &[Adjustment<'_>]) -> Vec<bool> {
+        let is_admitted = |ending: HoldEnding| matches!(ending, HoldEnding::Ended | HoldEnding::Repeated);
+        self.apply_each(adjustments).into_iter().map(is_admitted).collect()
+    }
+
+    /// The same. Returns for each end of a hold what became of it, and for others whether they were admitted or found nothing.
+    pub(crate) fn apply_each(&self, adjustments: &[Adjustment<'_>]) -> Vec<HoldEnding> {
         let mut locked = self.lock(adjustments.iter().map(|adjustment| &adjustment.key));
         let now = self.now();
         for (index, adjustment) in adjustments.iter().enumerate() {
@@ -272,7 +281,7 @@ impl MemoryStore {
                 && !algorithm::apply(locked.get(index), adjustment.limit, now, adjustment.op).admitted
         };
         let stays_taken = adjustments.iter().enumerate().any(is_stuck);
-        let mut admitted = Vec::new();
+        let mut endings = Vec::new();
         for (index, adjustment) in adjustments.iter().enumerate() {
             let Adjustment { limit, op, bundled, .. } = adjustment;
             // A slot without a state of its own is not taken again in a full store.
@@ -280,18 +289,24 @@ impl MemoryStore {
             let is_refused =
                 is_retake && locked.get(index).is_none() && !locked.has_room(index, now, adjustment.anonymous);
             if is_refused || *bundled && stays_taken {
-                admitted.push(false);
+                endings.push(HoldEnding::NotFound);
                 continue;
             }
             let result = algorithm::apply(locked.get(index), limit, now, *op);
-            admitted.push(result.admitted);
+            endings.push(match op {
+                Op::Hold(op) if limit.keeps_holds() => {
+                    holds::ending(holds::status(locked.get(index), limit, now, holds::owner_of(*op)), *op)
+                }
+                _ if result.admitted => HoldEnding::Ended,
+                _ => HoldEnding::NotFound,
+            });
             if let Some(change) = result.change {
                 let max_expiry = adjustment.forget_after().map_or(u64::MAX, |after| now.plus(after).as_micros());
                 locked.update(index, limit, change, max_expiry);
             }
         }
         locked.sweep_if_due(now);
-        admitted
+        endings
     }
 
     /// Locks the shards of these keys in ascending order, which prevents deadlocks.
@@ -349,6 +364,18 @@ impl Store for MemoryStore {
     async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         Adjustment::require_slot_updates(updates)?;
         Ok(self.apply_all(updates))
+    }
+
+    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        Adjustment::require_endings(endings)?;
+        Ok(self.apply_each(endings))
+    }
+
+    async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
+        let locked = self.lock(plan.checks().iter().map(Check::key));
+        let now = self.now();
+        let states = plan.checks().iter().enumerate().map(|(index, check)| (locked.get(index), check.gate().limit()));
+        Ok(OutstandingHolds { now, checks: states.map(|(state, limit)| holds::summary(state, limit, now)).collect() })
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

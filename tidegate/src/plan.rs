@@ -8,6 +8,7 @@ mod gate;
 mod lease_owner;
 mod origin;
 mod rare_part;
+mod reservation_terms;
 mod strikes;
 
 use std::error::Error;
@@ -21,8 +22,9 @@ pub use gate::{Gate, Role};
 pub use lease_owner::LeaseOwner;
 pub use origin::Origin;
 use rare_part::RarePart;
+pub use reservation_terms::ReservationTerms;
 
-use crate::algorithm::Take;
+use crate::algorithm::{HoldOp, Op, Take};
 use crate::decision::BudgetShare;
 use crate::limit::MAX_AMOUNT;
 use crate::matcher::BodyUse;
@@ -323,6 +325,27 @@ impl<'r> Plan<'r> {
     }
 }
 
+/// Reservations
+impl Plan<'_> {
+    /// The operation of `check` for `units`: a take, or in a reservation a hold.
+    #[inline(always)]
+    pub fn op(&self, check: &Check<'_>, units: u64) -> Op {
+        let take = self.take(check, units);
+        match self.reservation() {
+            Some(terms) if check.gate().limit().keeps_holds() => {
+                Op::Hold(HoldOp::Reserve { take, ttl_micros: terms.ttl_micros() })
+            }
+            _ => Op::Take(take),
+        }
+    }
+
+    /// Whether what `check` admits is a hold.
+    #[inline(always)]
+    pub fn is_hold(&self, check: &Check<'_>) -> bool {
+        self.reservation().is_some() && check.gate().limit().keeps_holds()
+    }
+}
+
 /// Combining
 impl Plan<'_> {
     /// The units that the whole plan grants; 0 is a denial. `room` returns the units that a check admits, by index.
@@ -345,7 +368,7 @@ impl Plan<'_> {
     /// Whether `check` consumes. `admitted` is whether it admits the granted units, or one if none were granted.
     #[inline(always)]
     pub fn consumes(&self, check: &Check<'_>, admitted: bool, granted: u64) -> bool {
-        admitted && check.cost() > 0 && (granted > 0 || self.counts_denied(check))
+        admitted && (check.cost() > 0 || self.is_hold(check)) && (granted > 0 || self.counts_denied(check))
     }
 
     /// Whether `check` counts denied requests. They hold no slots.

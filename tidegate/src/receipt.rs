@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::algorithm::{FractionalMicros, Op, TakePosition};
+use crate::algorithm::{FractionalMicros, HoldOp, Op, TakePosition};
 use crate::decision::{BudgetShare, CheckResult};
 use crate::key::Key;
 use crate::lease::Retake;
@@ -13,7 +13,7 @@ use crate::limit::Algorithm;
 use crate::limit::MAX_AMOUNT;
 use crate::plan::Role;
 use crate::spi::Subject;
-use crate::store::{Adjustment, is_bundled};
+use crate::store::{Adjustment, hold_release_op, is_bundled};
 use crate::{Network, RuleSet};
 
 /// The first byte: the version of the layout. Version 1 did not say until when a take is missing from a bucket, so a refund by it could
@@ -25,6 +25,7 @@ const HAS_PLAN: u8 = 1;
 const IS_ANONYMOUS: u8 = 2;
 const IS_SHADOW: u8 = 4;
 const IS_SLOT: u8 = 8;
+const IS_HOLD: u8 = 16;
 
 /// What a decision consumed. A refund takes the receipt, so that it happens once.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -57,6 +58,8 @@ struct ReceiptEntry {
     overflowed: bool,
     /// Whether it is a slot of a concurrency limit, which is not a price: it goes back, whatever happens to the rest.
     slot: bool,
+    /// Whether it is the hold of a reservation, which is committed or released, not refunded.
+    hold: bool,
     /// The costs of further rules that share the check through a budget.
     others: Vec<(SmolStr, u64)>,
 }
@@ -81,8 +84,9 @@ impl Receipt {
                 anonymous: check.anonymous,
                 shadow: check.role == Role::Shadow,
                 network: check.network,
-                overflowed: check.overflowed && check.algorithm != Algorithm::Concurrency,
+                overflowed: check.overflowed && check.algorithm != Algorithm::Concurrency && !check.hold,
                 slot: check.algorithm == Algorithm::Concurrency,
+                hold: check.hold,
                 others: others.map(|other| (other.rule.clone(), other.cost.saturating_mul(units))).collect(),
             }
         };
@@ -111,7 +115,8 @@ impl Receipt {
                 flag(HAS_PLAN, entry.plan.is_some())
                     | flag(IS_ANONYMOUS, entry.anonymous)
                     | flag(IS_SHADOW, entry.shadow)
-                    | flag(IS_SLOT, entry.slot),
+                    | flag(IS_SLOT, entry.slot)
+                    | flag(IS_HOLD, entry.hold),
             );
             push_text(&mut bytes, entry.plan.as_deref().unwrap_or_default());
             bytes.extend_from_slice(&entry.subject.hash().to_be_bytes());
@@ -120,6 +125,14 @@ impl Receipt {
             let full = entry.position.full();
             for number in [entry.cost, micros, part, full.micros, full.part, entry.position.returned()] {
                 bytes.extend_from_slice(&number.to_be_bytes());
+            }
+            if entry.hold {
+                // A commit may have another cost for each rule.
+                bytes.extend_from_slice(&u16::try_from(entry.others.len()).unwrap_or(u16::MAX).to_be_bytes());
+                for (rule, cost) in entry.others.iter().take(usize::from(u16::MAX)) {
+                    push_text(&mut bytes, rule);
+                    bytes.extend_from_slice(&cost.to_be_bytes());
+                }
             }
         }
         bytes
@@ -132,7 +145,7 @@ impl Receipt {
         while !bytes.is_empty() {
             let rest = &mut bytes;
             let (rule, limit_name) = (read_text(rest)?.into(), read_text(rest)?.into());
-            let flags = read_array(rest).map(|[flags]| flags).filter(|flags| *flags < 16)?;
+            let flags = read_array(rest).map(|[flags]| flags).filter(|flags| *flags < 32)?;
             let plan = read_text(rest)?;
             entries.push(ReceiptEntry {
                 rule,
@@ -141,6 +154,7 @@ impl Receipt {
                 anonymous: flags & IS_ANONYMOUS != 0,
                 shadow: flags & IS_SHADOW != 0,
                 slot: flags & IS_SLOT != 0,
+                hold: flags & IS_HOLD != 0,
                 network: None,
                 overflowed: false,
                 subject: Subject::from_hash(u128::from_be_bytes(read_array(rest)?)),
@@ -152,7 +166,7 @@ impl Receipt {
                     let full = FractionalMicros { micros: number()?, part: number()? };
                     TakePosition::from_bucket(slot, full, number()?)
                 },
-                others: Vec::new(),
+                others: if flags & IS_HOLD == 0 { Vec::new() } else { read_shares(rest)? },
             });
         }
         Some(Self { entries, has_lost_place: false })
@@ -161,6 +175,9 @@ impl Receipt {
     /// The refunds under the current rules, bundled. Limits that no longer exist are skipped.
     pub(crate) fn refunds<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
         let refund = |entry: &ReceiptEntry| {
+            if entry.hold {
+                return None;
+            }
             let refund = entry.adjustment(rules, Op::Refund { cost: entry.cost, position: entry.position })?;
             Some(Adjustment { bundled: is_bundled(refund.limit, entry.shadow), ..refund })
         };
@@ -181,6 +198,28 @@ impl Receipt {
         self.refundable_entries().filter_map(renewal).filter(|renewal| renewal.limit.is_held()).collect()
     }
 
+    /// The commits of its holds with the actual cost, or as reserved where that is unknown, and the releases of its slots, under the
+    /// current rules. Limits that no longer exist are skipped.
+    pub(crate) fn commits<'r>(&self, rules: &'r RuleSet, actual: impl Fn(&str) -> Option<u64>) -> Vec<Adjustment<'r>> {
+        let commit = |entry: &ReceiptEntry| {
+            let cost = entry.actual(&actual).unwrap_or(entry.cost);
+            entry.ending(rules, Op::Hold(HoldOp::Commit { cost, position: entry.position }))
+        };
+        self.entries.iter().filter_map(commit).collect()
+    }
+
+    /// The releases of its holds and slots under the current rules. Limits that no longer exist are skipped.
+    pub(crate) fn hold_releases<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
+        let release =
+            |entry: &ReceiptEntry| entry.ending(rules, Op::Hold(HoldOp::Release { position: entry.position }));
+        self.entries.iter().filter_map(release).collect()
+    }
+
+    /// How long its holds last, if it has any.
+    pub(crate) fn hold_ttl_micros(&self) -> Option<u64> {
+        self.entries.iter().filter(|entry| entry.hold).map(|entry| entry.position.hold_ttl_micros()).min()
+    }
+
     /// The refunds and charges that turn the consumed cost into the actual cost, where that is known. Slots are not a price: they stay
     /// held until they are released.
     pub(crate) fn settlements<'r>(
@@ -198,12 +237,13 @@ impl Receipt {
             };
             entry.adjustment(rules, op)
         };
-        self.entries.iter().filter(|entry| !entry.slot).filter_map(settlement).collect()
+        self.entries.iter().filter(|entry| !entry.slot && !entry.hold).filter_map(settlement).collect()
     }
 
     fn refundable_entries(&self) -> impl Iterator<Item = &ReceiptEntry> {
-        let is_refundable =
-            |entry: &&ReceiptEntry| entry.cost > 0 && (entry.slot || !self.has_lost_place && !entry.overflowed);
+        let is_refundable = |entry: &&ReceiptEntry| {
+            entry.hold || entry.cost > 0 && (entry.slot || !self.has_lost_place && !entry.overflowed)
+        };
         self.entries.iter().filter(is_refundable)
     }
 }
@@ -224,6 +264,12 @@ fn read_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
     str::from_utf8(text).ok()
 }
 
+/// Reads the costs of further rules from the front.
+fn read_shares(bytes: &mut &[u8]) -> Option<Vec<(SmolStr, u64)>> {
+    let count = u16::from_be_bytes(read_array(bytes)?);
+    (0..count).map(|_| Some((read_text(bytes)?.into(), u64::from_be_bytes(read_array(bytes)?)))).collect()
+}
+
 /// Reads `N` bytes from the front.
 fn read_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (array, rest) = bytes.split_first_chunk()?;
@@ -239,6 +285,16 @@ impl ReceiptEntry {
         let (anonymous, network) = (self.anonymous, self.network);
         let adjustment = Adjustment { key, limit: gate.limit(), op, gate, anonymous, network, bundled: false };
         Some(adjustment.at_position(self.position))
+    }
+
+    /// `op` on the hold of this entry, or the release of its slot. `None` if there is neither.
+    fn ending<'r>(&self, rules: &'r RuleSet, op: Op) -> Option<Adjustment<'r>> {
+        let ending = self.adjustment(rules, op)?;
+        match ending.limit {
+            limit if self.hold && limit.keeps_holds() => Some(ending),
+            limit if self.slot && limit.is_held() => self.adjustment(rules, hold_release_op(limit, self.position)),
+            _ => None,
+        }
     }
 
     /// The actual cost of all rules of this entry; `None` if it is unknown for all of them.
@@ -272,6 +328,7 @@ mod tests {
             anonymous: plan.is_some(),
             shadow: plan == Some("pro"),
             slot: false,
+            hold: false,
             network: None,
             overflowed: false,
             others: Vec::new(),

@@ -24,12 +24,12 @@ pub use crate::observer::Observer;
 pub use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
 pub use crate::periods::PeriodBounds;
 pub use crate::plan::{
-    Check, Gate, LeaseOwner, MAX_CHECKS, MAX_SHADOW_CHECKS, Origin, Plan, PlanError, PlanMode, Role,
+    Check, Gate, LeaseOwner, MAX_CHECKS, MAX_SHADOW_CHECKS, Origin, Plan, PlanError, PlanMode, ReservationTerms, Role,
 };
 pub use crate::rule::DEFAULT_MAX_SUBJECTS;
-pub use crate::store::{Adjustment, KnownDenial, Store};
+pub use crate::store::{Adjustment, KnownDenial, OutstandingHolds, Store};
 pub use crate::subject::{Subject, SubjectHasher};
-pub use crate::verdict::{CheckVerdict, Verdict};
+pub use crate::verdict::{CheckVerdict, HoldRefusal, Verdict};
 
 /// The limits as pure functions, with the state that a store keeps for each and the Lua text of the same functions.
 pub mod algorithm {

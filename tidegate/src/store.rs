@@ -7,7 +7,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::algorithm::{Op, TakePosition};
+use crate::algorithm::holds::{HoldEnding, HoldsSummary};
+use crate::algorithm::{HoldOp, Op, TakePosition};
 use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
 use crate::plan::{Check, Gate, LeaseOwner};
@@ -24,8 +25,9 @@ pub trait Store: Send + Sync {
     /// Applies charges and refunds, each by itself, except those that are [bundled](Adjustment::bundled).
     fn adjust(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Starts to apply charges and refunds without waiting for the result, for a future that is being dropped. A failed refund
-    /// is lost; the units stay consumed. A failed release of a slot may be repeated until its lease is over.
+    /// Starts to apply charges, refunds and ends of holds without waiting for the result, for a future that is being dropped. A failed
+    /// refund is lost; the units stay consumed. A failed release of a slot may be repeated until its lease is over, and a failed end of a
+    /// hold until the hold runs out.
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]);
 
     /// Renews and releases slots of concurrency limits: [`Op::Renew`] and [`Op::Refund`], each by itself. Returns for each whether the
@@ -34,6 +36,22 @@ pub trait Store: Send + Sync {
     fn update_slots(&self, updates: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
         let _ = updates;
         async { Err(StoreError::new(StoreErrorKind::Unexpected, "this store keeps no leases")) }
+    }
+
+    /// Commits and releases holds of reservations, and releases their slots: [`Op::Hold`] and [`Op::Refund`], each by itself. Returns for
+    /// each what became of it. Endings that may have been applied can be repeated.
+    fn end_holds(
+        &self,
+        endings: &[Adjustment<'_>],
+    ) -> impl Future<Output = Result<Vec<HoldEnding>, StoreError>> + Send {
+        let _ = endings;
+        async { Err(no_reservations()) }
+    }
+
+    /// The open holds under the key of each check of `plan`.
+    fn outstanding(&self, plan: &Plan<'_>) -> impl Future<Output = Result<OutstandingHolds, StoreError>> + Send {
+        let _ = plan;
+        async { Err(no_reservations()) }
     }
 
     /// Deletes the state of these keys.
@@ -56,6 +74,19 @@ pub trait Store: Send + Sync {
     }
 }
 
+fn no_reservations() -> StoreError {
+    StoreError::new(StoreErrorKind::Unexpected, "this store keeps no reservations")
+}
+
+/// The open holds under the keys of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutstandingHolds {
+    /// The time of the store.
+    pub now: Timestamp,
+    /// One for each check.
+    pub checks: Vec<HoldsSummary>,
+}
+
 /// A store shared by several limiters, such as those before and after a change of rules.
 impl<S: Store> Store for Arc<S> {
     fn decide(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
@@ -72,6 +103,17 @@ impl<S: Store> Store for Arc<S> {
 
     fn update_slots(&self, updates: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
         S::update_slots(self, updates)
+    }
+
+    fn end_holds(
+        &self,
+        endings: &[Adjustment<'_>],
+    ) -> impl Future<Output = Result<Vec<HoldEnding>, StoreError>> + Send {
+        S::end_holds(self, endings)
+    }
+
+    fn outstanding(&self, plan: &Plan<'_>) -> impl Future<Output = Result<OutstandingHolds, StoreError>> + Send {
+        S::outstanding(self, plan)
     }
 
     fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
@@ -91,7 +133,7 @@ impl<S: Store> Store for Arc<S> {
     }
 }
 
-/// A charge, a refund or a renewal for one key.
+/// A charge, a refund, a renewal or the end of a hold for one key.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Adjustment<'r> {
@@ -100,7 +142,7 @@ pub struct Adjustment<'r> {
     /// The limit.
     pub limit: &'r Limit,
     /// [`Op::Charge`] or [`Op::Refund`] to [adjust](Store::adjust), [`Op::Renew`] or [`Op::Refund`] to
-    /// [update slots](Store::update_slots). A store rejects [`Op::Take`] here.
+    /// [update slots](Store::update_slots), a commit or release to [end holds](Store::end_holds). A store rejects [`Op::Take`] here.
     pub op: Op,
     /// The limit and its rule.
     pub gate: &'r Gate,
@@ -184,13 +226,32 @@ impl<'r> Adjustment<'r> {
         Self::new(check, Op::Renew { position: TakePosition::from_owner(owner), weight: 0 })
     }
 
-    /// Rejects adjustments of which one is a take or a renewal.
+    /// The release of the hold at `position` under `check`, or of its slot.
+    pub(crate) fn hold_release(check: &Check<'r>, position: TakePosition) -> Self {
+        Self::new(check, hold_release_op(check.gate().limit(), position)).at_position(position)
+    }
+
+    /// Whether it ends a hold.
+    pub const fn is_hold_ending(&self) -> bool {
+        matches!(self.op, Op::Hold(HoldOp::Commit { .. } | HoldOp::Release { .. }))
+    }
+
+    /// Rejects adjustments of which one neither ends a hold nor releases a slot.
+    pub fn require_endings(adjustments: &[Self]) -> Result<(), StoreError> {
+        if adjustments.iter().all(|one| one.is_hold_ending() || one.is_release()) {
+            return Ok(());
+        }
+        let message = "only holds can be committed, and holds and slots released";
+        Err(StoreError::new(StoreErrorKind::Unexpected, message))
+    }
+
+    /// Rejects adjustments of which one is a take, a renewal or a reservation.
     pub fn require_changes(adjustments: &[Self]) -> Result<(), StoreError> {
-        let is_change = |adjustment: &Self| matches!(adjustment.op, Op::Charge { .. } | Op::Refund { .. });
+        let is_change = |one: &Self| matches!(one.op, Op::Charge { .. } | Op::Refund { .. }) || one.is_hold_ending();
         if adjustments.iter().all(is_change) {
             return Ok(());
         }
-        let message = "an adjustment must be a charge or a refund, not a take or a renewal";
+        let message = "an adjustment must be a charge, a refund or the end of a hold, not a take or a renewal";
         Err(StoreError::new(StoreErrorKind::Unexpected, message))
     }
 
@@ -219,12 +280,12 @@ impl<'r> Adjustment<'r> {
         if self.anonymous { self.gate.forget_after() } else { None }
     }
 
-    /// For a slot in an overflow bucket, the same adjustment there. All others are unchanged: nothing else goes back to a bucket that
+    /// For a slot or hold in an overflow bucket, the same adjustment there. All others are unchanged: nothing else goes back to a bucket that
     /// others share.
     pub(crate) fn at_position(self, position: TakePosition) -> Self {
         match position.overflow_bucket() {
             // The bucket is kept as long as it counts, so it does not expire like the state of an unauthenticated subject.
-            Some(number) if self.limit.is_held() => {
+            Some(number) if self.limit.is_held() || self.is_hold_ending() => {
                 Self { key: self.key.overflow(number), anonymous: false, network: None, ..self }
             }
             _ => self,
@@ -242,6 +303,14 @@ impl<'r> Adjustment<'r> {
 /// paid: it is free as soon as its holder is gone.
 pub(crate) const fn is_bundled(limit: &Limit, is_shadow: bool) -> bool {
     !(limit.is_held() || is_shadow && is_queue(limit))
+}
+
+/// Releases what a reservation holds under `limit`.
+pub(crate) const fn hold_release_op(limit: &Limit, position: TakePosition) -> Op {
+    match limit {
+        Limit::Concurrency(_) => Op::Refund { cost: MAX_AMOUNT, position },
+        _ => Op::Hold(HoldOp::Release { position }),
+    }
 }
 
 /// Whether requests wait in the queue of `limit`.

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use siphasher::sip128::SipHasher24;
 
 use crate::network::NetworkHasher;
+use crate::plan::LeaseOwner;
 use crate::random::random_u128;
 
 /// The key for hashing subjects. All instances that share a store must have the same secret.
@@ -58,6 +59,16 @@ impl Secret {
             SipHasher24::new_with_key(&key.as_bytes())
         };
         SubjectHasher { single: derive(1), list: derive(2) }
+    }
+
+    /// The owner of the reservation with this idempotency key, for these subjects.
+    pub(crate) fn reservation_owner(&self, idempotency_key: &str, subjects: &[Subject]) -> LeaseOwner {
+        let mut bytes = vec![4];
+        push(&mut bytes, Some(idempotency_key));
+        for subject in subjects {
+            bytes.extend_from_slice(&subject.0.to_le_bytes());
+        }
+        LeaseOwner::from_hash(self.0.hash(&bytes).as_u128())
     }
 
     /// A hasher for the networks of addresses.

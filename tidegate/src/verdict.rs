@@ -2,8 +2,9 @@
 
 use smallvec::SmallVec;
 
+use crate::algorithm::holds::{self, HoldStatus};
 use crate::algorithm::{self, Change, DecidedTake, Op, Outcome, State, StateView, StoredState, TakePosition};
-use crate::plan::{Check, Plan};
+use crate::plan::{Check, Plan, ReservationTerms};
 use crate::{Limit, Timestamp};
 
 /// The result of a store's decision on a plan.
@@ -12,6 +13,17 @@ pub struct Verdict {
     decided_at: Timestamp,
     granted: u64,
     checks: SmallVec<[CheckVerdict; 1]>,
+    /// Why a reservation was not decided.
+    refusal: Option<HoldRefusal>,
+}
+
+/// Why a reservation with the owner of an earlier one was refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldRefusal {
+    /// The earlier one is open, and has another cost.
+    KeyReused,
+    /// The earlier one was committed or released.
+    AlreadyEnded,
 }
 
 /// The result of one check.
@@ -45,7 +57,18 @@ impl CheckVerdict {
 impl Verdict {
     /// A verdict with one result for each check, in the order of the plan.
     pub fn new(decided_at: Timestamp, granted: u64, checks: impl IntoIterator<Item = CheckVerdict>) -> Self {
-        Self { decided_at, granted, checks: checks.into_iter().collect() }
+        Self { decided_at, granted, checks: checks.into_iter().collect(), refusal: None }
+    }
+
+    /// The same verdict on a reservation that was refused: nothing is granted.
+    pub fn with_refusal(mut self, refusal: HoldRefusal) -> Self {
+        (self.granted, self.refusal) = (0, Some(refusal));
+        self
+    }
+
+    /// Why the reservation was refused, if it was. The results of the checks mean nothing then.
+    pub const fn refusal(&self) -> Option<HoldRefusal> {
+        self.refusal
     }
 
     /// The time of the decision, by the clock of the store.
@@ -84,8 +107,15 @@ impl Verdict {
         states: &[Option<&State>],
         is_own: impl Fn(usize) -> bool,
     ) -> (Self, Vec<Option<Change>>) {
-        let rooms: SmallVec<[u64; 4]> =
-            plan.checks().iter().zip(states).map(|(check, state)| room(plan, check, *state, now)).collect();
+        let is_repeat = match plan.reservation().map(|terms| find_holds(plan, terms, now, states)) {
+            Some(Err(refusal)) => return Self::refused(plan, now, states, refusal),
+            Some(Ok(is_repeat)) => is_repeat,
+            None => false,
+        };
+        let room = |(check, state): (&Check<'_>, &Option<&State>)| {
+            if is_repeat && !keeps_owner(check) { 1 } else { room(plan, check, *state, now) }
+        };
+        let rooms: SmallVec<[u64; 4]> = plan.checks().iter().zip(states).map(room).collect();
         let granted = plan.granted(|index| rooms[index]);
         let mut checks: SmallVec<[CheckVerdict; 1]> = SmallVec::new();
         let mut changes = Vec::with_capacity(states.len());
@@ -93,12 +123,26 @@ impl Verdict {
             let admitted = *room >= granted.max(1);
             let (mut change, input) = (None, CheckInput { plan, check, granted, admitted });
             checks.push(input.decide(*state, now, &mut change));
-            changes.push(change);
+            // A place in a queue was taken when the reservation was made.
+            changes.push(change.filter(|_| !is_repeat || keeps_owner(check)));
         }
         if !plan.is_peek() && plan.has_penalty() {
             strike(plan, now, states, is_own, &mut checks, &mut changes);
         }
-        (Self { decided_at: now, granted, checks }, changes)
+        (Self { decided_at: now, granted, checks, refusal: None }, changes)
+    }
+
+    /// The verdict on a reservation that is refused.
+    fn refused(
+        plan: &Plan<'_>,
+        now: Timestamp,
+        states: &[Option<&State>],
+        refusal: HoldRefusal,
+    ) -> (Self, Vec<Option<Change>>) {
+        let checks = plan.checks().iter().zip(states).map(|(check, state)| {
+            CheckInput { plan, check, granted: 0, admitted: false }.decide(*state, now, &mut None)
+        });
+        (Self::new(now, 0, checks).with_refusal(refusal), vec![None; states.len()])
     }
 
     /// [`decide`](Self::decide) for a plan of one check, which most are. Writes the change to `change`.
@@ -113,7 +157,7 @@ impl Verdict {
         let room = room(plan, check, state, now);
         let granted = plan.granted(|_| room);
         let input = CheckInput { plan, check, granted, admitted: room >= granted.max(1) };
-        Self { decided_at: now, granted, checks: SmallVec::from_buf([input.decide(state, now, change)]) }
+        Self { decided_at: now, granted, checks: SmallVec::from_buf([input.decide(state, now, change)]), refusal: None }
     }
 
     /// Computes a verdict from the reply of a script: its time, the units that it granted, and for each check whether it
@@ -122,20 +166,47 @@ impl Verdict {
         let replayed = plan.checks().iter().zip(states).map(|(check, (admitted, state))| {
             let take = plan.take(check, granted.max(1));
             let consumed = !plan.is_peek() && plan.consumes(check, *admitted, granted);
-            finish(check.gate().limit(), &state.view(), DecidedTake { take, admitted: *admitted, consumed }, now)
+            let decided = DecidedTake { take, admitted: *admitted, consumed };
+            finish(plan, check, &state.view(), state.held(), decided, now)
         });
-        Self { decided_at: now, granted, checks: replayed.collect() }
+        Self { decided_at: now, granted, checks: replayed.collect(), refusal: None }
     }
 }
 
 /// The units of the plan that `check` has room for.
 #[inline]
 fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> u64 {
-    let (limit, take) = (check.gate().limit(), plan.take(check, plan.max_units()));
-    match take.units {
-        1 => u64::from(algorithm::apply(state, limit, now, Op::Take(take)).admitted),
-        _ => algorithm::room(state, limit, now, take),
+    let limit = check.gate().limit();
+    match plan.max_units() {
+        1 => u64::from(algorithm::apply(state, limit, now, plan.op(check, 1)).admitted),
+        units => algorithm::room(state, limit, now, plan.take(check, units)),
     }
+}
+
+/// Whether a repeated reservation finds under `check` what it took before: a hold or a slot, not a place in a queue.
+fn keeps_owner(check: &Check<'_>) -> bool {
+    let limit = check.gate().limit();
+    limit.keeps_holds() || limit.is_held() || check.gate().is_penalty()
+}
+
+/// Whether the reservation has been made before. An error if that was with another cost, or has ended.
+fn find_holds(
+    plan: &Plan<'_>,
+    terms: &ReservationTerms,
+    now: Timestamp,
+    states: &[Option<&State>],
+) -> Result<bool, HoldRefusal> {
+    let mut refusal = None;
+    let mut is_repeat = false;
+    for (check, state) in plan.checks().iter().zip(states) {
+        match holds::status(*state, check.gate().limit(), now, terms.owner().number()) {
+            HoldStatus::Absent => {}
+            HoldStatus::Open(units) if units == check.cost() => is_repeat = true,
+            HoldStatus::Open(_) => refusal = refusal.or(Some(HoldRefusal::KeyReused)),
+            HoldStatus::Committed(_) | HoldStatus::Released => refusal = Some(HoldRefusal::AlreadyEnded),
+        }
+    }
+    refusal.map_or(Ok(is_repeat), Err)
 }
 
 /// Strikes the penalties of the rules that deny the request. Their outcome is that after the strike, so that the retry is not before
@@ -158,9 +229,9 @@ fn strike(
         let state = states[index].and_then(State::penalty);
         let Some(state) = algorithm::penalty::strike(state, penalty, now) else { continue };
         let take = plan.take(&plan.checks()[index], 1);
-        let (limit, view) = (plan.checks()[index].gate().limit(), StateView::Penalty(state));
+        let (check, view) = (&plan.checks()[index], StateView::Penalty(state));
         let admitted = algorithm::penalty::apply(Some(state), penalty, now, Op::Take(take)).admitted;
-        checks[index] = finish(limit, &view, DecidedTake { take, admitted, consumed: false }, now);
+        checks[index] = finish(plan, check, &view, None, DecidedTake { take, admitted, consumed: false }, now);
         changes[index] = Some(Change::Penalty(state));
     }
 }
@@ -185,15 +256,17 @@ impl CheckInput<'_, '_> {
         let decided = DecidedTake { take, admitted, consumed };
         if consume && (consumed || !admitted) {
             // For a denial, this is a state that had to be rebased, or nothing.
-            *change = algorithm::apply(state, limit, now, Op::Take(take)).change;
+            *change = algorithm::apply(state, limit, now, plan.op(check, take.units)).change;
         }
         if consume && !admitted && plan.counts_denied(check) {
             let charge = algorithm::apply(state, limit, now, algorithm::charge_denied(state, limit, now, take)).change;
             *change = charge.or(change.take());
             let after = apply_change(state, change.clone());
-            return finish(limit, &State::view(after.as_ref(), limit, now, take), decided, now);
+            let held = held_by_others(plan, check, after.as_ref(), now);
+            return finish(plan, check, &State::view(after.as_ref(), limit, now, take), held, decided, now);
         }
-        finish(limit, &State::view(state, limit, now, take), decided, now)
+        let held = held_by_others(plan, check, state, now);
+        finish(plan, check, &State::view(state, limit, now, take), held, decided, now)
     }
 }
 
@@ -209,10 +282,34 @@ fn apply_change(state: Option<&State>, change: Option<Change>) -> Option<State> 
     }
 }
 
+/// The units that other reservations hold; `None` if there are none and the plan makes none.
 #[inline(always)]
-fn finish(limit: &Limit, view: &StateView<'_>, decided: DecidedTake, now: Timestamp) -> CheckVerdict {
-    let position =
-        if decided.consumed { algorithm::position(view, limit, now, decided.take) } else { TakePosition::default() };
-    let outcome = algorithm::outcome(view, limit, now, decided);
+fn held_by_others(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> Option<u64> {
+    if let Some(State::WithHolds(_)) = state {
+        let owner = plan.reservation().map_or(0, |terms| terms.owner().number());
+        return holds::held(state, check.gate().limit(), now, owner);
+    }
+    plan.is_hold(check).then_some(0)
+}
+
+#[inline(always)]
+fn finish(
+    plan: &Plan<'_>,
+    check: &Check<'_>,
+    view: &StateView<'_>,
+    held: Option<u64>,
+    decided: DecidedTake,
+    now: Timestamp,
+) -> CheckVerdict {
+    let limit = check.gate().limit();
+    let position = match plan.reservation() {
+        _ if !decided.consumed => TakePosition::default(),
+        Some(terms) if limit.keeps_holds() => terms.position(),
+        _ => algorithm::position(view, limit, now, decided.take),
+    };
+    let outcome = match held {
+        Some(held) => holds::outcome(view, held, limit, now, decided),
+        None => algorithm::outcome(view, limit, now, decided),
+    };
     CheckVerdict::new(outcome, decided.consumed, position)
 }

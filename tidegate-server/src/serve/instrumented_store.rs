@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tidegate::spi::{Adjustment, Key, KnownDenial, Plan, Store, Verdict};
+use tidegate::spi::algorithm::holds::HoldEnding;
+use tidegate::spi::{Adjustment, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
 use tidegate::{Clock, StoreError, StoreErrorKind, SystemClock, Timestamp};
 
 use super::metrics::{Metrics, StoreCall};
@@ -85,6 +86,16 @@ impl Store for InstrumentedStore {
     async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         let begun = self.clock.now();
         self.record(StoreCall::Adjust, begun, self.store.update_slots(updates).await)
+    }
+
+    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        let begun = self.clock.now();
+        self.record(StoreCall::Adjust, begun, self.store.end_holds(endings).await)
+    }
+
+    async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
+        let begun = self.clock.now();
+        self.record(StoreCall::Peek, begun, self.store.outstanding(plan).await)
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

@@ -188,6 +188,7 @@ pub fn apply(
         }
         Op::Take(_) => OpResult::denied(rebase.then(|| change(SlotEdit::Keep, 0, 0))),
         Op::Charge { .. } => OpResult::admitted(None),
+        Op::Hold(_) => OpResult::denied(None),
         Op::Refund { cost, position } => {
             let (owner, held) = (position.index(), own(position.index()));
             if held == 0 || cost == 0 {

@@ -115,7 +115,7 @@ pub fn apply(
             OpResult::admitted(if counted > 0 { with(current.count + counted) } else { None })
         }
         // Nothing of it is held.
-        Op::Renew { .. } => OpResult::denied(None),
+        Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
         Op::Refund { cost, position } => {
             let back = if current.index == position.index() { cost.min(current.count) } else { 0 };
             OpResult::admitted(if back > 0 { with(current.count - back) } else { None })

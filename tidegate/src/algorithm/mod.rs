@@ -21,6 +21,7 @@ mod calendar;
 pub mod concurrency;
 pub mod fixed_window;
 mod fractional_micros;
+pub mod holds;
 pub mod leaky_bucket;
 pub mod lua;
 mod op;
@@ -34,7 +35,7 @@ pub mod token_bucket;
 
 pub(crate) use calendar::Calendar;
 pub use fractional_micros::FractionalMicros;
-pub use op::{Op, OpResult, Take, TakePosition};
+pub use op::{HoldOp, Op, OpResult, Take, TakePosition};
 pub use state::{Change, State, StateView};
 pub use stored_state::StoredState;
 
@@ -101,6 +102,9 @@ impl DecidedTake {
 /// Decides `op` on `state`.
 #[inline(always)]
 pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> OpResult<Change> {
+    if matches!(state, Some(State::WithHolds(_))) || matches!(op, Op::Hold(_)) {
+        return holds::apply(state, limit, now, op);
+    }
     match limit {
         Limit::TokenBucket(limit) => {
             token_bucket::apply(state.and_then(State::bucket), limit, now, op).map(Change::Bucket)
@@ -126,6 +130,9 @@ pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Op
 
 /// The largest number of units, up to `take.units`, that would be admitted.
 pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) -> u64 {
+    if let Some(State::WithHolds(state)) = state {
+        return holds::room(state, limit, now, take);
+    }
     match limit {
         Limit::TokenBucket(limit) => token_bucket::room(state.and_then(State::bucket), limit, now, take),
         Limit::LeakyBucket(limit) => leaky_bucket::room(state.and_then(State::slot), limit, now, take),
@@ -181,6 +188,26 @@ pub fn position(view: &StateView<'_>, limit: &Limit, now: Timestamp, take: Take)
     }
 }
 
+/// The first instant, in microseconds, of the window that counts now. 0 for limits without windows of the clock or the calendar.
+fn period_start(state: Option<&State>, limit: &Limit, now: Timestamp) -> u64 {
+    match limit {
+        Limit::FixedWindow(limit) => {
+            let (window, _) = limit.normalize(state.and_then(State::window), now);
+            limit.start_of(window.index)
+        }
+        _ => 0,
+    }
+}
+
+/// Charges a cost that was reserved at `at`. `since` is the [start](period_start) of the current window.
+fn charge_at(state: Option<&State>, limit: &Limit, now: Timestamp, cost: u64, at: u64, since: u64) -> Option<Change> {
+    match limit {
+        // The window in which it was reserved is over.
+        Limit::FixedWindow(_) if at < since => None,
+        _ => apply(state, limit, now, Op::Charge { cost }).change,
+    }
+}
+
 /// The first instant, in microseconds, at which `state` is equivalent to none.
 #[inline(always)]
 pub fn expiry(state: &State, limit: &Limit) -> u64 {
@@ -195,6 +222,7 @@ pub fn expiry(state: &State, limit: &Limit) -> u64 {
             state.quota().map_or(0, |state| quota::expiry(state, limit))
         }
         (State::Penalty(state), Limit::Penalty(penalty)) => penalty::expiry(*state, penalty),
+        (State::WithHolds(state), _) => state.expiry(limit),
         // Unreachable: the name of a key contains the kind of limit. Such a state counts as expired.
         _ => 0,
     }

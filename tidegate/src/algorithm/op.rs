@@ -33,6 +33,32 @@ pub enum Op {
         /// The weight with which a slot that is absent is taken again, if it fits; 0 if it must not be.
         weight: u64,
     },
+    /// Makes or ends the hold of a reservation.
+    Hold(HoldOp),
+}
+
+/// An operation on the hold of a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldOp {
+    /// Holds the cost of the take for its owner, if it is left. A hold that exists with the same cost is admitted unchanged.
+    Reserve {
+        /// The take, with an owner.
+        take: Take,
+        /// How long the hold lasts unless it ends before, in microseconds.
+        ttl_micros: u64,
+    },
+    /// Ends the hold and charges the actual cost. Refused if there is no open hold, unless it was committed with the same cost.
+    Commit {
+        /// The actual cost.
+        cost: u64,
+        /// Whose hold it is.
+        position: TakePosition,
+    },
+    /// Ends the hold and charges nothing. Refused if there is no open hold, unless it was released.
+    Release {
+        /// Whose hold it is.
+        position: TakePosition,
+    },
 }
 
 /// A request for `units` times `cost`, all of it or nothing.
@@ -132,17 +158,33 @@ impl TakePosition {
         Self::from_index(owner.number())
     }
 
-    /// The same slot, in an overflow bucket of the limit.
+    /// The hold of `owner`, which lasts for `ttl_micros`. If it is `keyed`, its end is remembered as long as it would have lasted.
+    pub const fn from_hold(owner: LeaseOwner, ttl_micros: u64, keyed: bool) -> Self {
+        let slot = FractionalMicros { micros: owner.number(), part: keyed as u64 };
+        Self { slot, full: FractionalMicros::whole(ttl_micros), returned: 0 }
+    }
+
+    /// Whether the end of a hold is remembered. Meaningless for other positions.
+    pub const fn is_keyed_hold(self) -> bool {
+        self.slot.part == 1
+    }
+
+    /// How long a hold lasts, in microseconds. Meaningless for other positions.
+    pub const fn hold_ttl_micros(self) -> u64 {
+        self.full.micros
+    }
+
+    /// The same slot or hold, in an overflow bucket of the limit.
     pub const fn in_overflow_bucket(self, number: u32) -> Self {
         Self { returned: number as u64 + 1, ..self }
     }
 
-    /// The overflow bucket of a slot, if it is in one. Meaningless under limits without slots.
+    /// The overflow bucket of a slot or hold, if it is in one. Meaningless for other positions.
     pub fn overflow_bucket(self) -> Option<u32> {
         u32::try_from(self.returned.checked_sub(1)?).ok()
     }
 
-    /// The index of a window or slice, the instant of a log entry in microseconds, or the owner of a slot.
+    /// The index of a window or slice, the instant of a log entry in microseconds, or the owner of a slot or hold.
     pub const fn index(self) -> u64 {
         self.slot.micros
     }

@@ -183,7 +183,7 @@ pub fn apply(
             OpResult::admitted((counted > 0).then_some(SlidingLogChange { add: counted, ..change }))
         }
         // Nothing of it is held.
-        Op::Renew { .. } => OpResult::denied(None),
+        Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
         Op::Refund { cost, position } => {
             let at = position.index();
             let refundable = state.and_then(|state| {

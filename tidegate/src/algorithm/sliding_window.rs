@@ -240,7 +240,7 @@ pub fn apply(
             OpResult::admitted((counted > 0).then(|| state.with_count(0, count + counted)))
         }
         // Nothing of it is held.
-        Op::Renew { .. } => OpResult::denied(None),
+        Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
         Op::Refund { cost, position } => {
             let age = state.index.checked_sub(position.index()).filter(|age| *age <= limit.slices);
             let Some(age) = age.map(|age| age as usize) else {

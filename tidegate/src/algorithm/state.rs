@@ -2,6 +2,7 @@
 
 use super::concurrency::{ConcurrencyChange, ConcurrencyState, ConcurrencySummary};
 use super::fixed_window::FixedWindowState;
+use super::holds::{HoldsChange, StateWithHolds};
 use super::penalty::PenaltyState;
 use super::quota::QuotaState;
 use super::sliding_log::{SlidingLogChange, SlidingLogState, SlidingLogSummary};
@@ -36,6 +37,8 @@ pub enum State {
     },
     /// Progressive penalty.
     Penalty(PenaltyState),
+    /// Any of the others, or none, with holds of reservations beside it.
+    WithHolds(Box<StateWithHolds>),
 }
 
 /// A change of a state. For all but the log and the leases it is the new state.
@@ -55,6 +58,8 @@ pub enum Change {
     Quota(QuotaState),
     /// Progressive penalty.
     Penalty(PenaltyState),
+    /// Any of the others, or none, with holds of reservations beside it.
+    Holds(Box<HoldsChange>),
 }
 
 /// The parts of a state that an outcome needs. For all but the log and the leases it is the state.
@@ -99,6 +104,7 @@ impl State {
                 leases.commit(&change);
                 Self::Leases(Box::new(leases))
             }
+            Change::Holds(change) => Self::after_holds(StateWithHolds::default(), *change),
         }
     }
 
@@ -108,11 +114,26 @@ impl State {
         match (change, self) {
             (Change::Log(change), Self::Log(log)) => log.commit(&change),
             (Change::Leases(change), Self::Leases(leases)) => leases.commit(&change),
+            (Change::Holds(change), state) => state.commit_holds(*change),
             (change, state) => *state = Self::new(change),
         }
     }
 
-    /// The view of `state` for `take`.
+    #[cold]
+    fn commit_holds(&mut self, change: HoldsChange) {
+        let before = match std::mem::replace(self, Self::Bucket(FractionalMicros::default())) {
+            Self::WithHolds(state) => *state,
+            inner => StateWithHolds::around(Some(inner)),
+        };
+        *self = Self::after_holds(before, change);
+    }
+
+    fn after_holds(mut state: StateWithHolds, change: HoldsChange) -> Self {
+        state.commit(change);
+        state.into_inner().unwrap_or_else(|state| Self::WithHolds(Box::new(state)))
+    }
+
+    /// The view of `state` for `take`. Holds are not part of it.
     #[inline(always)]
     pub fn view<'s>(state: Option<&'s Self>, limit: &Limit, now: Timestamp, take: Take) -> StateView<'s> {
         match (state, limit) {
@@ -128,6 +149,7 @@ impl State {
             }
             (Some(state @ Self::Quota { .. }), _) => state.quota().map_or(StateView::Fresh, StateView::Quota),
             (Some(Self::Penalty(state)), _) => StateView::Penalty(*state),
+            (Some(Self::WithHolds(state)), _) => Self::view(state.inner(), limit, now, take),
             _ => StateView::Fresh,
         }
     }

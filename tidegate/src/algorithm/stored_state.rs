@@ -24,6 +24,8 @@ pub enum StoredState {
     Log(SlidingLogSummary),
     /// The summary of leases.
     Leases(ConcurrencySummary),
+    /// Any of the others, and the units that reservations hold beside it.
+    WithHolds(Box<StoredState>, u64),
 }
 
 impl StoredState {
@@ -87,6 +89,7 @@ impl StoredState {
             (Self::Leases(summary), Limit::Concurrency(limit)) if summary.newest > 0 => {
                 Some(summary.newest + limit.lease_micros())
             }
+            (Self::WithHolds(inner, _), _) => inner.expiry(limit, now),
             (Self::Log(_) | Self::Leases(_), _) => Some(now.as_micros()),
         }
     }
@@ -109,7 +112,12 @@ impl StoredState {
         Some(Self::State(State::Penalty(penalty::strike(state, penalty, now)?)))
     }
 
-    /// The view that an outcome is computed from.
+    /// The units that reservations hold beside it; `None` if there are no reservations.
+    pub const fn held(&self) -> Option<u64> {
+        if let Self::WithHolds(_, held) = self { Some(*held) } else { None }
+    }
+
+    /// The view that an outcome is computed from. Holds are not part of it.
     pub fn view(&self) -> StateView<'_> {
         match self {
             Self::Log(summary) => StateView::Log(*summary),
@@ -120,8 +128,9 @@ impl StoredState {
             Self::State(State::Slices(slices)) => StateView::Slices(slices),
             Self::State(state @ State::Quota { .. }) => state.quota().map_or(StateView::Fresh, StateView::Quota),
             Self::State(State::Penalty(state)) => StateView::Penalty(*state),
-            // A script replies with the summary of a log or of leases, never with all of them.
-            Self::Fresh | Self::State(State::Log(_) | State::Leases(_)) => StateView::Fresh,
+            Self::WithHolds(inner, _) => inner.view(),
+            // A script replies with the summary of a log, of leases or of holds, never with all of them.
+            Self::Fresh | Self::State(State::Log(_) | State::Leases(_) | State::WithHolds(_)) => StateView::Fresh,
         }
     }
 }

@@ -198,7 +198,7 @@ pub fn apply(
             OpResult::admitted((need > FractionalMicros::default()).then(|| with(full.plus(need, rate))))
         }
         // Nothing of it is held.
-        Op::Renew { .. } => OpResult::denied(None),
+        Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
         Op::Refund { cost, position } => {
             let now = FractionalMicros::whole(now.as_micros());
             let missing = limit.missing_until(position, returned).saturating_minus(now, rate);

@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 
 use crate::algorithm::{Calendar, Outcome, TakePosition};
 use crate::limit::Algorithm;
-use crate::plan::{Check, Role};
+use crate::plan::{Check, Plan, Role};
 use crate::spi::{CheckVerdict, Subject};
 use crate::{Network, Window};
 
@@ -27,6 +27,8 @@ pub struct CheckResult {
     pub(crate) partition: u16,
     pub(crate) cost: u64,
     pub(crate) consumed: bool,
+    /// Whether what it consumed is the hold of a reservation.
+    pub(crate) hold: bool,
     pub(crate) anonymous: bool,
     pub(crate) network: Option<Network>,
     pub(crate) overflowed: bool,
@@ -39,7 +41,7 @@ pub struct CheckResult {
 
 impl CheckResult {
     #[inline(always)]
-    pub(super) fn new(check: &Check<'_>, result: &CheckVerdict) -> Self {
+    pub(super) fn new(plan: &Plan<'_>, check: &Check<'_>, result: &CheckVerdict) -> Self {
         let gate = check.gate();
         Self {
             rule: gate.rule_smol_str().clone(),
@@ -53,6 +55,7 @@ impl CheckResult {
             partition: check.key().partition(),
             cost: check.cost(),
             consumed: result.consumed,
+            hold: result.consumed && plan.is_hold(check),
             anonymous: check.is_anonymous(),
             network: check.network(),
             overflowed: result.overflowed,
@@ -108,7 +111,7 @@ impl CheckResult {
         self.cost
     }
 
-    /// Whether the cost was consumed.
+    /// Whether the cost was consumed, or is held by a [reservation](crate::Reservation).
     pub const fn is_consumed(&self) -> bool {
         self.consumed
     }

@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crate::algorithm::holds::HoldEnding;
 use crate::key::{Key, KeyStem};
 use crate::plan::{Check, Gate, Plan, Role};
 use crate::store::{Adjustment, StoreError};
@@ -67,6 +68,14 @@ impl Fallback {
             return true;
         }
         self.store.get().is_some_and(|store| store.apply_all(updates).iter().all(|held| *held))
+    }
+
+    /// Commits and releases holds that were made in memory.
+    pub(crate) fn end_holds(&self, endings: &[Adjustment<'_>]) -> Vec<HoldEnding> {
+        match self.store.get() {
+            Some(store) if !endings.is_empty() => store.apply_each(endings),
+            _ => vec![HoldEnding::NotFound; endings.len()],
+        }
     }
 }
 

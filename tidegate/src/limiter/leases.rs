@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use crate::lease::{Lease, LeaseError, Retake};
-use crate::plan::{LeaseOwner, Plan, Role};
+use crate::plan::{Check, LeaseOwner, Plan, Role};
 use crate::store::{Adjustment, Store, StoreError};
 use crate::{Limiter, Timer};
 
@@ -151,8 +151,9 @@ impl<S: Store> Drop for ReleaseGuard<'_, S> {
     }
 }
 
-/// Releases the slots of a plan on drop, unless its decision is known: nobody would renew or release slots whose caller has gone away
-/// during the call, or after a failure in which the plan may have been applied.
+/// Releases the slots and holds of a plan on drop, unless its decision is known: nobody would renew or release them if their caller has
+/// gone away during the call, or after a failure in which the plan may have been applied. A reservation with an idempotency key keeps
+/// them: its caller may repeat it, and a late release would end the repeated one.
 pub(super) struct UndecidedSlots<'p, 'r, S: Store> {
     limiter: &'p Limiter<S>,
     slots: Option<(&'p Plan<'r>, LeaseOwner)>,
@@ -161,7 +162,8 @@ pub(super) struct UndecidedSlots<'p, 'r, S: Store> {
 impl<'p, 'r, S: Store> UndecidedSlots<'p, 'r, S> {
     #[inline(always)]
     pub(super) fn new(limiter: &'p Limiter<S>, plan: &'p Plan<'r>) -> Self {
-        let owner = plan.lease_owner().filter(|_| !plan.is_peek());
+        let is_repeatable = plan.reservation().is_some_and(|terms| terms.is_keyed());
+        let owner = plan.lease_owner().filter(|_| !plan.is_peek() && !is_repeatable);
         Self { limiter, slots: owner.map(|owner| (plan, owner)) }
     }
 
@@ -174,12 +176,16 @@ impl<'p, 'r, S: Store> UndecidedSlots<'p, 'r, S> {
     }
 }
 
-impl<S: Store> Drop for UndecidedSlots<'_, '_, S> {
+impl<'r, S: Store> Drop for UndecidedSlots<'_, 'r, S> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some((plan, owner)) = self.slots.take() {
-            let held = plan.checks().iter().filter(|check| check.gate().limit().is_held());
-            let releases: Vec<Adjustment<'_>> = held.map(|check| Adjustment::release(check, owner)).collect();
+            let release = |check: &Check<'r>| match plan.reservation() {
+                _ if check.gate().limit().is_held() => Some(Adjustment::release(check, owner)),
+                Some(terms) if plan.is_hold(check) => Some(Adjustment::hold_release(check, terms.position())),
+                _ => None,
+            };
+            let releases: Vec<Adjustment<'_>> = plan.checks().iter().filter_map(release).collect();
             self.limiter.adjust_soon(&releases);
         }
     }

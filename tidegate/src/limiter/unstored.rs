@@ -51,6 +51,13 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
         let refund = |(check, result): (&Check<'r>, &CheckVerdict)| {
             let is_slot = check.gate().limit().is_held();
             let refundable = result.consumed && !result.unstored && (is_slot || !result.overflowed);
+            if let Some(terms) = plan.reservation().filter(|_| plan.is_hold(check)) {
+                let is_stored = result.consumed && !result.unstored;
+                let bucket = result.position.overflow_bucket();
+                let position = terms.undone().position();
+                let position = bucket.map_or(position, |number| position.in_overflow_bucket(number));
+                return is_stored.then(|| Adjustment::hold_release(check, position));
+            }
             let cost = check.cost().saturating_mul(surplus);
             refundable.then(|| Adjustment::bundled_refund(check, cost, result.position))
         };
@@ -63,13 +70,14 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
         verdict.set_granted(local.granted());
         let results = plan.checks().iter().zip(verdict.checks_mut());
         for (check, result) in results.filter(|(_, result)| result.unstored) {
-            // A slot is held in the memory of this instance, and released there, unless the rule let the request pass without one.
+            // A slot or hold is in the memory of this instance, and released there, unless the rule let the request pass without one.
             let is_slot = |own: &&CheckResult| {
                 let (gate, subject) = (check.gate(), check.key().subject());
                 own.consumed
                     && (own.rule(), own.limit_name(), own.subject()) == (gate.rule(), gate.limit_name(), subject)
             };
-            let slot = local.checks().iter().find(is_slot).filter(|_| check.gate().limit().is_held());
+            let slot =
+                local.checks().iter().find(is_slot).filter(|_| check.gate().limit().is_held() || plan.is_hold(check));
             result.consumed = slot.is_some();
             result.position = slot.map_or(result.position, |slot| slot.position);
         }

@@ -17,8 +17,12 @@ pub struct LeaseOwner(NonZeroU64);
 impl LeaseOwner {
     /// A new owner. Two of them are equal with a probability of 2^-53.
     pub fn random() -> Self {
-        let number = random_u128() as u64 % NUMBER_BOUND;
-        NonZeroU64::new(number).map_or(Self(NonZeroU64::MIN), Self)
+        Self::from_hash(random_u128())
+    }
+
+    /// The owner that a hash stands for.
+    pub(crate) fn from_hash(hash: u128) -> Self {
+        NonZeroU64::new(hash as u64 % NUMBER_BOUND).map_or(Self(NonZeroU64::MIN), Self)
     }
 
     /// The owner with this number, from 1 to 2^53 - 1.

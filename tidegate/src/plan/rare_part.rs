@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{LeaseOwner, Plan};
+use super::{LeaseOwner, Plan, PlanMode, ReservationTerms};
 use crate::RequestProblem;
 
 /// What few plans have. No plan has two of these.
@@ -12,6 +12,8 @@ pub(super) enum RarePart {
     Problem(RequestProblem),
     /// The owner of the slots that the plan takes from concurrency limits.
     Owner(LeaseOwner),
+    /// The plan is a reservation.
+    Reservation(ReservationTerms),
 }
 
 impl Plan<'_> {
@@ -43,6 +45,24 @@ impl Plan<'_> {
         if self.lease_owner().is_some() { self.with_lease_owner(LeaseOwner::random()) } else { self }
     }
 
+    /// Makes the plan a reservation: what it admits is held until it is committed or released. Always all or nothing, and of one unit.
+    pub fn with_reservation(mut self, terms: ReservationTerms) -> Self {
+        if self.problem().is_none() {
+            self.rare = Some(Box::new(RarePart::Reservation(terms)));
+            (self.mode, self.max_units) = (PlanMode::AllOrNothing, 1);
+        }
+        self
+    }
+
+    /// Whose reservation the plan is, if it is one.
+    #[inline(always)]
+    pub fn reservation(&self) -> Option<&ReservationTerms> {
+        match self.rare.as_deref() {
+            Some(RarePart::Reservation(terms)) => Some(terms),
+            _ => None,
+        }
+    }
+
     /// Why the request cannot be judged, if it cannot. Such a plan has no checks and is denied.
     pub fn problem(&self) -> Option<&RequestProblem> {
         match self.rare.as_deref() {
@@ -51,11 +71,13 @@ impl Plan<'_> {
         }
     }
 
-    /// The owner of the slots that the plan takes. `None` if none of its limits is a concurrency limit.
+    /// The owner of the slots and holds that the plan takes. `None` if none of its limits is a concurrency limit, and it is no
+    /// reservation.
     #[inline(always)]
     pub fn lease_owner(&self) -> Option<LeaseOwner> {
         match self.rare.as_deref() {
             Some(RarePart::Owner(owner)) => Some(*owner),
+            Some(RarePart::Reservation(terms)) => Some(terms.owner()),
             _ => None,
         }
     }

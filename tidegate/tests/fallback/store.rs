@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use tidegate::spi::{Adjustment, Key, KnownDenial, Plan, Store, Verdict};
+use tidegate::spi::algorithm::holds::HoldEnding;
+use tidegate::spi::{Adjustment, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
 use tidegate::{
     Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError, StoreErrorKind,
 };
@@ -107,6 +108,16 @@ impl Store for SwitchableStore {
     async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         self.state()?;
         self.memory.update_slots(updates).await
+    }
+
+    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        self.state()?;
+        self.memory.end_holds(endings).await
+    }
+
+    async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
+        self.state()?;
+        self.memory.outstanding(plan).await
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

@@ -1,0 +1,421 @@
+//! Holds: what reservations keep for themselves until the actual cost is known. They are the same beside every kind of limit.
+//!
+//! A hold has an owner, a number of units, and the instant a at which it was made. With a time to live of T, it is *open* at t if
+//! a ≤ t < a + T and it was neither committed nor released. H(t) is the sum of the open holds; under a fixed window, only of those made
+//! in the window of t. Whenever a request of cost c is admitted or reserved at t:
+//!
+//! ```text
+//! the limit by itself would admit  c + H(t)
+//! ```
+//!
+//! so no more than the limit is consumed and held together. Error bound: that of the limit.
+//!
+//! - **Take**: a cost of 0 is admitted as if there were no holds.
+//! - **Reserve**: a hold with the cost of the take, which may be 0. An owner has one hold: its second reservation with the same cost
+//!   changes nothing and is admitted, so a reservation that may have been applied can be repeated. With another cost, and after its
+//!   end, it is refused.
+//! - **Commit**: ends the hold and [charges](Op::Charge) the actual cost: at most what the limit by itself has left, whatever others hold, since it
+//!   has occurred. Otherwise a client could hide what it consumes behind a hold of its own, and release that. Under a fixed
+//!   window, the cost belongs to the window in which the hold was made; if that is over, nothing is charged.
+//! - **Release**: ends the hold.
+//! - **Charge**, **Refund**: on the limit, as if there were no holds.
+//!
+//! A hold that runs out is equivalent to none. The next operation drops it, without any sweeper.
+//!
+//! The end of a *keyed* hold is remembered until the hold would have run out: the same end again changes nothing and is admitted, any other
+//! step is refused. There are at most [`MAX_RESERVATIONS`] entries. Beyond, the oldest end is forgotten; if all are open,
+//! reservations are denied.
+//!
+//! Others may end their holds at any time, so the retry of a request that the limit by itself would admit is always
+//! [`RETRY`]. All other numbers are those of a limit from which the held units were consumed.
+//!
+//! A leaky bucket, a concurrency limit and a penalty keep no holds: a reservation is a take there, and its end releases the slot of its owner.
+
+use super::concurrency::RETRY;
+use super::sliding_log::current;
+use super::{Change, DecidedTake, HoldOp, Op, OpResult, Outcome, State, StateView, Take, TakePosition};
+use crate::limit::MAX_AMOUNT;
+use crate::{Limit, Timestamp};
+
+/// The largest number of open and remembered holds under one key.
+pub const MAX_RESERVATIONS: usize = 4_096;
+
+/// The state of a limit with the holds beside it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateWithHolds {
+    inner: Option<State>,
+    holds: Holds,
+}
+
+/// The holds of one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Holds {
+    /// The time to live in microseconds: that of the last reservation.
+    ttl: u64,
+    /// The sum of the open holds that were made at `since` or later. Some may have run out.
+    held: u64,
+    since: u64,
+    /// In the order of their instants.
+    entries: Vec<Hold>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hold {
+    /// When it was made, in microseconds.
+    at: u64,
+    owner: u64,
+    status: HoldStatus,
+}
+
+/// What is known of the hold of an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldStatus {
+    /// It was never made, has run out, or its end was not to be remembered.
+    Absent,
+    /// It holds these units.
+    Open(u64),
+    /// It was committed with this cost.
+    Committed(u64),
+    /// It was released.
+    Released,
+}
+
+/// The result of a commit or a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldEnding {
+    /// The hold has ended now.
+    Ended,
+    /// It had ended in the same way before. Nothing was changed.
+    Repeated,
+    /// It had ended in another way before. Nothing was changed.
+    Differs,
+    /// There is no such hold: it was never made, or has run out.
+    NotFound,
+}
+
+/// A change of a [`StateWithHolds`]: that of the limit, and an edit of the holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldsChange {
+    inner: Option<Change>,
+    clock: u64,
+    since: u64,
+    edit: HoldEdit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HoldEdit {
+    /// Only drops what has run out.
+    Keep,
+    /// Adds a hold.
+    Place { owner: u64, units: u64, ttl: u64 },
+    /// The hold of the owner has ended. It is removed, or its end is remembered.
+    End { owner: u64, remembered: Option<HoldStatus> },
+}
+
+/// The open holds of all owners under one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldsSummary {
+    /// The number of open holds.
+    pub reservations: u64,
+    /// The units that they hold.
+    pub units: u64,
+    /// When the oldest of them runs out, in microseconds; 0 if there is none.
+    pub oldest_ends: u64,
+}
+
+/// The holds at one instant.
+struct CurrentHolds {
+    /// The instant that counts as now: not before the newest hold, nor before the current window.
+    clock: u64,
+    /// Holds that were made before do not count.
+    since: u64,
+    /// The units of the open holds that count.
+    held: u64,
+    /// Whether even a denied request writes them: the clock was set back, or another window has begun.
+    is_stale: bool,
+}
+
+impl Holds {
+    fn newest(&self) -> u64 {
+        self.entries.last().map_or(0, |hold| hold.at)
+    }
+
+    fn at(holds: Option<&Self>, inner: Option<&State>, limit: &Limit, now: Timestamp) -> CurrentHolds {
+        let since = super::period_start(inner, limit, now);
+        let Some(holds) = holds else {
+            return CurrentHolds { clock: now.as_micros().max(since), since, held: 0, is_stale: false };
+        };
+        let clock = current(holds.newest(), now).max(since);
+        let is_over = |hold: &&Hold| hold.at + holds.ttl <= clock;
+        let held = if since == holds.since {
+            let over = holds.entries.iter().take_while(is_over).filter(|hold| hold.at >= since);
+            holds.held - over.map(Hold::open_units).sum::<u64>()
+        } else {
+            sum_since(holds.entries.iter().skip_while(is_over), since)
+        };
+        CurrentHolds { clock, since, held, is_stale: holds.newest() > clock || since != holds.since }
+    }
+
+    /// The hold of an owner, unless it has run out.
+    fn find(&self, owner: u64, clock: u64) -> Option<&Hold> {
+        // The newest ones end first, most often.
+        self.entries.iter().rev().take_while(|hold| hold.at + self.ttl > clock).find(|hold| hold.owner == owner)
+    }
+
+    /// Whether there is room for another hold, possibly by forgetting an end.
+    fn has_room(&self, clock: u64) -> bool {
+        self.entries.len() < MAX_RESERVATIONS
+            || self.entries.iter().any(|hold| hold.at + self.ttl <= clock || !hold.is_open())
+    }
+
+    fn commit(&mut self, HoldsChange { clock, since, edit, .. }: &HoldsChange) {
+        let (clock, ttl) = (*clock, self.ttl);
+        self.entries.retain(|hold| hold.at + ttl > clock);
+        // The clock was set back.
+        self.entries.iter_mut().for_each(|hold| hold.at = hold.at.min(clock));
+        match *edit {
+            HoldEdit::Keep => {}
+            HoldEdit::Place { owner, units, ttl } => {
+                if self.entries.len() >= MAX_RESERVATIONS
+                    && let Some(oldest_end) = self.entries.iter().position(|hold| !hold.is_open())
+                {
+                    self.entries.remove(oldest_end);
+                }
+                self.ttl = ttl;
+                self.entries.push(Hold { at: clock, owner, status: HoldStatus::Open(units) });
+            }
+            HoldEdit::End { owner, remembered } => {
+                if let Some(index) = self.entries.iter().position(|hold| hold.owner == owner) {
+                    match remembered {
+                        Some(status) => self.entries[index].status = status,
+                        None => drop(self.entries.remove(index)),
+                    }
+                }
+            }
+        }
+        (self.since, self.held) = (*since, sum_since(self.entries.iter(), *since));
+    }
+}
+
+impl Hold {
+    const fn open_units(&self) -> u64 {
+        if let HoldStatus::Open(units) = self.status { units } else { 0 }
+    }
+
+    const fn is_open(&self) -> bool {
+        matches!(self.status, HoldStatus::Open(_))
+    }
+}
+
+/// The units of the open holds that were made at `since` or later.
+fn sum_since<'h>(holds: impl Iterator<Item = &'h Hold>, since: u64) -> u64 {
+    holds.filter(|hold| hold.at >= since).map(Hold::open_units).fold(0, u64::saturating_add)
+}
+
+impl StateWithHolds {
+    /// The state of the limit.
+    pub(super) const fn inner(&self) -> Option<&State> {
+        self.inner.as_ref()
+    }
+
+    /// The same state with another one of the limit.
+    pub(super) fn around(inner: Option<State>) -> Self {
+        Self { inner, holds: Holds::default() }
+    }
+
+    /// The state of the limit, if no holds are left beside it.
+    pub(super) fn into_inner(self) -> Result<State, Self> {
+        match self {
+            Self { inner: Some(inner), holds } if holds.entries.is_empty() => Ok(inner),
+            with_holds => Err(with_holds),
+        }
+    }
+
+    /// Applies a change that [`apply`] returned.
+    pub(super) fn commit(&mut self, mut change: HoldsChange) {
+        if let Some(inner) = change.inner.take() {
+            match &mut self.inner {
+                Some(state) => state.commit(inner),
+                None => self.inner = Some(State::new(inner)),
+            }
+        }
+        self.holds.commit(&change);
+    }
+
+    /// The first instant, in microseconds, at which it is equivalent to none.
+    pub(super) fn expiry(&self, limit: &Limit) -> u64 {
+        let inner = self.inner.as_ref().map_or(0, |inner| super::expiry(inner, limit));
+        if self.holds.entries.is_empty() { inner } else { inner.max(self.holds.newest() + self.holds.ttl) }
+    }
+}
+
+/// The state of the limit, and the holds.
+fn split(state: Option<&State>) -> (Option<&State>, Option<&Holds>) {
+    match state {
+        Some(State::WithHolds(state)) => (state.inner.as_ref(), Some(&state.holds)),
+        state => (state, None),
+    }
+}
+
+/// Decides `op` on a state with holds, or a [`HoldOp`] on any. Twin: `holds.lua`.
+pub(super) fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> OpResult<Change> {
+    let (inner, holds) = split(state);
+    let held = Holds::at(holds, inner, limit, now);
+    let CurrentHolds { clock, since, is_stale, .. } = held;
+    let change = |inner, edit| Change::Holds(Box::new(HoldsChange { inner, clock, since, edit }));
+    let result = |admitted: bool, inner: Option<Change>, edit: HoldEdit| {
+        let is_changed = inner.is_some() || edit != HoldEdit::Keep || is_stale;
+        OpResult { admitted, change: is_changed.then(|| change(inner, edit)) }
+    };
+    match op {
+        Op::Take(take) if holds.is_some() => match held.decide(inner, limit, now, take) {
+            OpResult { admitted, change } => result(admitted, change, HoldEdit::Keep),
+        },
+        Op::Hold(op) if !limit.keeps_holds() => without_holds(state, limit, now, op),
+        Op::Hold(HoldOp::Reserve { take, ttl_micros: ttl }) => {
+            match status_in(holds, clock, take.owner) {
+                HoldStatus::Absent => {}
+                status => return result(status == HoldStatus::Open(take.total()), None, HoldEdit::Keep),
+            }
+            let OpResult { admitted, change } = held.decide(inner, limit, now, take);
+            if !admitted || !holds.is_none_or(|holds| holds.has_room(clock)) {
+                return result(false, change.filter(|_| !admitted), HoldEdit::Keep);
+            }
+            result(true, None, HoldEdit::Place { owner: take.owner, units: take.total(), ttl })
+        }
+        Op::Hold(HoldOp::Commit { cost, position }) => {
+            let (owner, cost) = (position.index(), cost.min(MAX_AMOUNT));
+            let Some(hold) = holds.and_then(|holds| holds.find(owner, clock)) else {
+                return result(false, None, HoldEdit::Keep);
+            };
+            if !hold.is_open() {
+                return result(hold.status == HoldStatus::Committed(cost), None, HoldEdit::Keep);
+            }
+            let charged = super::charge_at(inner, limit, now, cost, hold.at.min(clock), since);
+            let remembered = position.is_keyed_hold().then_some(HoldStatus::Committed(cost));
+            result(true, charged, HoldEdit::End { owner, remembered })
+        }
+        Op::Hold(HoldOp::Release { position }) => {
+            let owner = position.index();
+            match status_in(holds, clock, owner) {
+                HoldStatus::Open(_) => {
+                    let remembered = position.is_keyed_hold().then_some(HoldStatus::Released);
+                    result(true, None, HoldEdit::End { owner, remembered })
+                }
+                status => result(status == HoldStatus::Released, None, HoldEdit::Keep),
+            }
+        }
+        op => {
+            let OpResult { admitted, change } = super::apply(inner, limit, now, op);
+            match change {
+                Some(inner) => result(admitted, Some(inner), HoldEdit::Keep),
+                None => OpResult { admitted, change: None },
+            }
+        }
+    }
+}
+
+impl CurrentHolds {
+    /// Decides a take of the limit beside the holds. The change is that of the limit.
+    fn decide(&self, inner: Option<&State>, limit: &Limit, now: Timestamp, take: Take) -> OpResult<Change> {
+        let alone = super::apply(inner, limit, now, Op::Take(take));
+        if !alone.admitted || self.held == 0 || take.total() == 0 {
+            return alone;
+        }
+        let with_held = Take::one(take.total().saturating_add(self.held));
+        if super::apply(inner, limit, now, Op::Take(with_held)).admitted { alone } else { OpResult::denied(None) }
+    }
+}
+
+/// A reservation under a limit that keeps no holds.
+fn without_holds(state: Option<&State>, limit: &Limit, now: Timestamp, op: HoldOp) -> OpResult<Change> {
+    match (op, limit) {
+        (HoldOp::Reserve { take, .. }, _) => super::apply(state, limit, now, Op::Take(take)),
+        (HoldOp::Commit { position, .. } | HoldOp::Release { position }, Limit::Concurrency(_)) => {
+            super::apply(state, limit, now, Op::Refund { cost: MAX_AMOUNT, position })
+        }
+        _ => OpResult::admitted(None),
+    }
+}
+
+/// The largest number of units, up to those of `take`, that would be admitted beside holds.
+pub(super) fn room(state: &StateWithHolds, limit: &Limit, now: Timestamp, take: Take) -> u64 {
+    let (inner, held) = (state.inner(), Holds::at(Some(&state.holds), state.inner(), limit, now).held);
+    let room = super::room(inner, limit, now, take);
+    if take.cost == 0 || held == 0 {
+        return room;
+    }
+    let single = Take { cost: 1, units: held.saturating_add(take.cost.saturating_mul(room)), ..take };
+    (super::room(inner, limit, now, single).saturating_sub(held) / take.cost).min(room)
+}
+
+/// What is known of the hold of `owner`.
+pub fn status(state: Option<&State>, limit: &Limit, now: Timestamp, owner: u64) -> HoldStatus {
+    let (inner, holds) = split(state);
+    match holds {
+        Some(_) => status_in(holds, Holds::at(holds, inner, limit, now).clock, owner),
+        None => HoldStatus::Absent,
+    }
+}
+
+fn status_in(holds: Option<&Holds>, clock: u64, owner: u64) -> HoldStatus {
+    holds.and_then(|holds| holds.find(owner, clock)).map_or(HoldStatus::Absent, |hold| hold.status)
+}
+
+/// The result of the commit or release `op`, from what is known of the hold before it.
+pub fn ending(status: HoldStatus, op: HoldOp) -> HoldEnding {
+    let is_same = match (status, op) {
+        (HoldStatus::Absent, _) => return HoldEnding::NotFound,
+        (HoldStatus::Open(_), _) => return HoldEnding::Ended,
+        (HoldStatus::Committed(before), HoldOp::Commit { cost, .. }) => before == cost.min(MAX_AMOUNT),
+        (HoldStatus::Released, HoldOp::Release { .. }) => true,
+        _ => false,
+    };
+    if is_same { HoldEnding::Repeated } else { HoldEnding::Differs }
+}
+
+/// The units that others than `owner` hold; `None` if there are no holds.
+pub fn held(state: Option<&State>, limit: &Limit, now: Timestamp, owner: u64) -> Option<u64> {
+    let (inner, holds) = split(state);
+    let held = Holds::at(holds, inner, limit, now);
+    let own = holds?.find(owner, held.clock).filter(|hold| owner > 0 && hold.at >= held.since);
+    Some(held.held - own.map_or(0, Hold::open_units))
+}
+
+/// The open holds of all owners.
+pub fn summary(state: Option<&State>, limit: &Limit, now: Timestamp) -> HoldsSummary {
+    let (inner, Some(holds)) = split(state) else { return HoldsSummary::default() };
+    let clock = Holds::at(Some(holds), inner, limit, now).clock;
+    let is_open = |hold: &&Hold| hold.is_open() && hold.at + holds.ttl > clock;
+    let mut summary = HoldsSummary::default();
+    for hold in holds.entries.iter().filter(is_open) {
+        summary.reservations += 1;
+        summary.units = summary.units.saturating_add(hold.open_units());
+        if summary.reservations == 1 {
+            summary.oldest_ends = hold.at.min(clock) + holds.ttl;
+        }
+    }
+    summary
+}
+
+/// The outcome for the caller beside holds, from the state of the limit before the decision.
+pub fn outcome(view: &StateView<'_>, held: u64, limit: &Limit, now: Timestamp, decided: DecidedTake) -> Outcome {
+    let total = decided.take.total();
+    let alone = super::outcome(view, limit, now, DecidedTake { consumed: false, ..decided });
+    let fits_alone = total <= alone.remaining;
+    let retry_after = match alone.retry_after {
+        Some(_) if fits_alone => Some(RETRY),
+        retry => retry,
+    };
+    let taken = if decided.consumed { held.saturating_add(total) } else { held };
+    let after = DecidedTake { take: Take::one(taken.min(MAX_AMOUNT)), admitted: true, consumed: true };
+    Outcome { admitted: decided.admitted, retry_after, ..super::outcome(view, limit, now, after) }
+}
+
+/// The position of a hold, for its commit or release.
+pub(crate) fn owner_of(op: HoldOp) -> u64 {
+    match op {
+        HoldOp::Reserve { take, .. } => take.owner,
+        HoldOp::Commit { position, .. } | HoldOp::Release { position } => TakePosition::index(position),
+    }
+}

@@ -1,0 +1,229 @@
+//! Reservations: holding the estimated cost of a request, and charging the actual cost once it is known.
+
+use std::borrow::Borrow;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::holds::HoldEnding;
+use crate::limit::MAX_WINDOW;
+use crate::plan::{LeaseOwner, Plan, ReservationTerms};
+use crate::spi::Subject;
+use crate::store::{Adjustment, Store, StoreError};
+use crate::{Decision, Limiter, MemoryStore, Outstanding, Request, Reservation, ReservationError};
+
+/// How long a reservation lasts by default.
+pub const DEFAULT_RESERVATION_TTL: Duration = Duration::from_secs(300);
+
+/// Reservations
+impl<S: Store> Limiter<S> {
+    /// Sets how long a [reservation](Self::reserve) lasts unless it ends before. All instances must have the same. Rounded down to whole
+    /// microseconds, and clamped to 1 ms and 100 years.
+    pub fn with_reservation_ttl(mut self, ttl: Duration) -> Self {
+        self.reservation_ttl = ttl.clamp(Duration::from_millis(1), MAX_WINDOW);
+        self
+    }
+
+    /// Decides `request` like [`check`](Self::check), and holds its cost under every limit in place of consuming it. What is held lowers what
+    /// others get, until the reservation is [committed](Self::commit) with the actual cost, [released](Self::release_reservation), or runs
+    /// out. All or nothing: a request that one limit denies holds nothing.
+    ///
+    /// With an idempotency key, every step can be repeated, by any instance: a second reservation with the same key, for the same subjects
+    /// and with the same costs, is admitted and holds nothing more. The key is remembered as long as the reservation may last. Without one,
+    /// a reservation whose caller goes away during the call, or whose call fails, is released soon.
+    ///
+    /// Under a leaky bucket a reservation is a plain request, which neither a commit nor a release corrects. Under a concurrency limit it
+    /// is a slot, released at the end.
+    ///
+    /// ```
+    /// use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, ReservationError, Rule, RuleSet};
+    ///
+    /// # async fn complete() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limit = Limit::token_bucket(10_000, Rate::per_second(100)?)?;
+    /// let limiter = Limiter::new(RuleSet::new([Rule::new("tokens", limit)])?, MemoryStore::new());
+    /// let request = Request::new("complete").with_cost(4_000);
+    ///
+    /// let decision = limiter.reserve(&request, Some("order-17")).await?;
+    /// let again = limiter.reserve(&request, Some("order-17")).await?;
+    /// assert_eq!((decision.remaining(), again.remaining()), (Some(6_000), Some(6_000)));
+    /// let other_cost = limiter.reserve(&Request::new("complete").with_cost(5_000), Some("order-17")).await;
+    /// assert!(matches!(other_cost, Err(ReservationError::KeyReused)));
+    ///
+    /// let reservation = decision.reservation().expect("an allowed request");
+    /// limiter.commit(&reservation, 1_234).await?;
+    /// limiter.commit(&reservation, 1_234).await?;
+    /// let release = limiter.release_reservation(&reservation).await;
+    /// assert!(matches!(release, Err(ReservationError::AlreadyEnded)));
+    /// # Ok(())
+    /// # }
+    /// # use std::future::Future;
+    /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// # assert!(matches!(std::pin::pin!(complete()).poll(&mut context), std::task::Poll::Ready(Ok(()))));
+    /// ```
+    pub async fn reserve(
+        &self,
+        request: &Request<'_>,
+        idempotency_key: Option<&str>,
+    ) -> Result<Decision, ReservationError> {
+        self.reserve_plan(self.plan(request), idempotency_key).await
+    }
+
+    /// [`reserve`](Self::reserve) for a plan.
+    pub async fn reserve_plan(
+        &self,
+        plan: Plan<'_>,
+        idempotency_key: Option<&str>,
+    ) -> Result<Decision, ReservationError> {
+        let plan = self.reservation_plan(plan, idempotency_key);
+        into_result(self.check_plan(&plan).await.map_err(ReservationError::Store)?)
+    }
+
+    /// Ends `reservation` and charges `cost`, which may be less or more than was reserved, under every rule without a
+    /// [cost of its own](crate::Rule::with_cost). Those are charged what was reserved. If more was consumed than is left, what is left
+    /// is charged.
+    ///
+    /// The cost belongs to the window in which the reservation was made. Under a fixed window that is over, nothing is charged.
+    pub async fn commit(&self, reservation: &Reservation, cost: u64) -> Result<(), ReservationError> {
+        self.commit_each(reservation, |rule| self.committed_cost(rule, cost)).await
+    }
+
+    /// [Commits](Self::commit) with a cost for each rule. `actual` returns the actual cost under a rule, or `None` for what was reserved.
+    pub async fn commit_each(
+        &self,
+        reservation: &Reservation,
+        actual: impl Fn(&str) -> Option<u64>,
+    ) -> Result<(), ReservationError> {
+        self.end_reservation(reservation.commits(&self.rules, actual)).await
+    }
+
+    /// Ends `reservation` and charges nothing.
+    pub async fn release_reservation(&self, reservation: &Reservation) -> Result<(), ReservationError> {
+        self.end_reservation(reservation.releases(&self.rules)).await
+    }
+
+    /// Starts to [commit](Self::commit) without waiting for it, for a future that is being dropped.
+    pub fn commit_soon(&self, reservation: &Reservation, cost: u64) {
+        self.commit_each_soon(reservation, |rule| self.committed_cost(rule, cost));
+    }
+
+    /// Starts to [commit each](Self::commit_each) without waiting for it, for a future that is being dropped.
+    pub fn commit_each_soon(&self, reservation: &Reservation, actual: impl Fn(&str) -> Option<u64>) {
+        self.end_reservation_soon(&reservation.commits(&self.rules, actual));
+    }
+
+    /// Starts to [release](Self::release_reservation) without waiting for it, for a future that is being dropped.
+    pub fn release_reservation_soon(&self, reservation: &Reservation) {
+        self.end_reservation_soon(&reservation.releases(&self.rules));
+    }
+
+    /// The open reservations of the subjects of `request`, under every limit that keeps them: neither leaky buckets nor concurrency limits.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tidegate::{Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
+    /// # async fn complete() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let rules = RuleSet::new([Rule::new("tokens", Limit::fixed_window(900, Duration::from_secs(60))?)])?;
+    /// # let limiter = Limiter::new(rules, MemoryStore::new());
+    /// let _ = limiter.reserve(&Request::new("").with_cost(250), None).await?;
+    /// let outstanding = limiter.outstanding(&Request::new("")).await?;
+    /// assert_eq!((outstanding[0].rule.as_str(), outstanding[0].reservations, outstanding[0].units), ("tokens", 1, 250));
+    /// # Ok(())
+    /// # }
+    /// # use std::future::Future;
+    /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// # assert!(matches!(std::pin::pin!(complete()).poll(&mut context), std::task::Poll::Ready(Ok(()))));
+    /// ```
+    pub async fn outstanding(&self, request: &Request<'_>) -> Result<Vec<Outstanding>, StoreError> {
+        self.outstanding_plan(&self.plan(request)).await
+    }
+
+    /// [`outstanding`](Self::outstanding) for a plan.
+    pub async fn outstanding_plan(&self, plan: &Plan<'_>) -> Result<Vec<Outstanding>, StoreError> {
+        if plan.checks().is_empty() {
+            return Ok(Vec::new());
+        }
+        let holds = self.observe_error(self.store.outstanding(plan).await)?;
+        let keeping = plan.checks().iter().zip(holds.checks).filter(|(check, _)| check.gate().limit().keeps_holds());
+        let outstanding = keeping.map(|(check, summary)| Outstanding {
+            rule: check.gate().rule_smol_str().clone(),
+            limit_name: check.gate().limit_name_smol_str().clone(),
+            reservations: summary.reservations,
+            units: summary.units,
+            oldest_ends_after: (summary.reservations > 0)
+                .then(|| Duration::from_micros(summary.oldest_ends.saturating_sub(holds.now.as_micros()))),
+        });
+        Ok(outstanding.collect())
+    }
+
+    async fn end_reservation(&self, [stored, local]: [Vec<Adjustment<'_>>; 2]) -> Result<(), ReservationError> {
+        let mut endings = self.fallback.end_holds(&local);
+        let result = if stored.is_empty() { Ok(Vec::new()) } else { self.store.end_holds(&stored).await };
+        for ended in [&stored, &local] {
+            self.waiting.slot_releases.notify(ended);
+        }
+        endings.extend(self.observe_error(result).map_err(ReservationError::Store)?);
+        let kinds: Vec<bool> = local.iter().chain(&stored).map(Adjustment::is_hold_ending).collect();
+        combine(&kinds, &endings)
+    }
+
+    fn end_reservation_soon(&self, [stored, local]: &[Vec<Adjustment<'_>>; 2]) {
+        self.fallback.end_holds(local);
+        self.waiting.slot_releases.notify(local);
+        if !stored.is_empty() {
+            self.adjust_soon(stored);
+        }
+    }
+}
+
+/// The result of the end of a reservation. `is_hold` is whether each ending is of a hold: only these remember how they ended.
+fn combine(is_hold: &[bool], endings: &[HoldEnding]) -> Result<(), ReservationError> {
+    let any = |wanted: HoldEnding, of_hold: bool| {
+        endings.iter().zip(is_hold).any(|(ending, is_hold)| *ending == wanted && (*is_hold || !of_hold))
+    };
+    let has_holds = is_hold.contains(&true);
+    if any(HoldEnding::Differs, true) {
+        return Err(ReservationError::AlreadyEnded);
+    }
+    let is_found = any(HoldEnding::Ended, has_holds) || any(HoldEnding::Repeated, has_holds);
+    // Without endings, no limit of the reservation exists any more.
+    if is_found || endings.is_empty() { Ok(()) } else { Err(ReservationError::NotFound) }
+}
+
+/// The decision on a reservation, unless it was refused.
+fn into_result(decision: Decision) -> Result<Decision, ReservationError> {
+    decision.refusal.map_or(Ok(decision), |refusal| Err(refusal.into()))
+}
+
+/// Without a runtime
+impl<S: Borrow<MemoryStore>> Limiter<S> {
+    /// [`reserve`](Self::reserve) on a memory store, which decides at once and cannot fail.
+    pub fn reserve_now(
+        &self,
+        request: &Request<'_>,
+        idempotency_key: Option<&str>,
+    ) -> Result<Decision, ReservationError> {
+        let plan = self.reservation_plan(self.plan(request), idempotency_key);
+        into_result(self.check_plan_now(&plan))
+    }
+}
+
+impl<S> Limiter<S> {
+    /// The plan as a reservation.
+    fn reservation_plan<'r>(&self, plan: Plan<'r>, idempotency_key: Option<&str>) -> Plan<'r> {
+        let owner = idempotency_key.map(|key| {
+            let mut subjects: SmallVec<[Subject; 4]> =
+                plan.checks().iter().map(|check| check.key().subject()).collect();
+            subjects.sort_unstable();
+            subjects.dedup();
+            self.secret.reservation_owner(key, &subjects)
+        });
+        let terms =
+            ReservationTerms::new(owner.unwrap_or_else(LeaseOwner::random), self.reservation_ttl, owner.is_some());
+        plan.with_reservation(terms)
+    }
+
+    /// The cost of a commit under a rule: none of its own.
+    fn committed_cost(&self, rule: &str, cost: u64) -> Option<u64> {
+        self.rules.rule(rule).is_none_or(|rule| rule.cost().is_none()).then_some(cost)
+    }
+}
