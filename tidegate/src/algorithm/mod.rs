@@ -195,6 +195,10 @@ fn period_start(state: Option<&State>, limit: &Limit, now: Timestamp) -> u64 {
             let (window, _) = limit.normalize(state.and_then(State::window), now);
             limit.start_of(window.index)
         }
+        Limit::Quota(limit) => {
+            let (period, _) = limit.normalize(state.and_then(State::quota), now);
+            limit.periods().start_of(period.index)
+        }
         _ => 0,
     }
 }
@@ -204,7 +208,17 @@ fn charge_at(state: Option<&State>, limit: &Limit, now: Timestamp, cost: u64, at
     match limit {
         // The window in which it was reserved is over.
         Limit::FixedWindow(_) if at < since => None,
-        _ => apply(state, limit, now, Op::Charge { cost }).change,
+        Limit::Quota(quota) if at < since => {
+            let (period, _) = quota.normalize(state.and_then(State::quota), now);
+            let before = period.index.saturating_sub(1);
+            // A period before the last one is forgotten: the cost counts now.
+            let position = match at >= quota.periods().start_of(before) {
+                true => TakePosition::from_index(before),
+                false => TakePosition::default(),
+            };
+            apply(state, limit, now, Op::Charge { cost, position }).change
+        }
+        _ => apply(state, limit, now, Op::Charge { cost, position: TakePosition::default() }).change,
     }
 }
 

@@ -158,7 +158,7 @@ pub fn apply(state: Option<QuotaState>, limit: &Quota, now: Timestamp, op: Op) -
         Op::Charge { cost, position } => OpResult::admitted(changed(limit.charge(current, cost, position))),
         Op::Refund { cost, position } => OpResult::admitted(changed(limit.refund(current, cost, position))),
         // Nothing of it is held.
-        Op::Renew { .. } => OpResult::denied(None),
+        Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
     }
 }
 
