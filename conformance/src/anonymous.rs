@@ -116,8 +116,11 @@ impl AnonymousStore {
         let anonymous_plan = if plan.is_peek() { anonymous_plan.with_peek() } else { anonymous_plan };
         let mut verdict = self.store.decide(&anonymous_plan).await?;
         // A limit of 0 creates no keys, so its cap is never exceeded.
-        let checks = plan.checks().iter().zip(verdict.checks());
-        let counted = checks.filter(|(check, result)| check.cost() > 0 && result.outcome.limit > 0).count();
+        let has_units = |check: &&Check<'_>| match check.gate().limit() {
+            Limit::Quota(quota) => quota.hard_limit() > 0,
+            limit => limit.amount() > 0,
+        };
+        let counted = plan.checks().iter().filter(|check| check.cost() > 0).filter(has_units).count();
         self.counted.fetch_add(counted as u64, Ordering::Relaxed);
         let results = plan.checks().iter().zip(verdict.checks_mut());
         for (check, result) in results.filter(|(_, result)| result.overflowed) {
@@ -249,6 +252,7 @@ fn ignore_free_checks(plan: &Plan<'_>, mut verdict: Verdict) -> Verdict {
             result.outcome.remaining = 0;
             result.outcome.reset_after = Duration::ZERO;
             result.outcome.delay = Duration::ZERO;
+            result.outcome.in_grace = false;
         }
     }
     verdict

@@ -11,7 +11,7 @@ use tidegate::spi::{Adjustment, Check, Gate, KeyStem, LeaseOwner, Plan, PlanMode
 use tidegate::{Clock, Limit, ManualClock, Timestamp};
 
 pub use strategies::{ALGORITHMS, calendar_histories, penalty_histories, plan_histories, single_check_histories};
-pub(crate) use strategies::{cost, limit, max_delay, penalty, role, time_move};
+pub(crate) use strategies::{cost, limit, max_delay, other_periods, penalty, role, time_move};
 
 /// The start of every history: in September 2026.
 pub(crate) const START: u64 = 1_790_000_000_123_456;
@@ -33,7 +33,8 @@ enum Step {
     Take(Cost, Option<u64>),
     TakeUpTo(Cost, u64),
     Peek(Cost),
-    Charge(Cost),
+    /// For which take, if it is for an earlier one.
+    Charge(Cost, Option<usize>),
     /// Of which take; the share of its cost, in quarters; and whether its checks are refunded together.
     Refund(usize, u64, bool),
     /// Of the slots of which take, and what happens to them.
@@ -61,6 +62,8 @@ pub(crate) enum TimeMove {
     Retry(i64),
     /// To a calendar boundary, plus a few microseconds.
     Boundary(u64, i64),
+    /// To the start of a period of a quota, so many after this one, plus a few microseconds. For other limits, so many windows.
+    Period(i64, i64),
 }
 
 /// The cost of a request.
@@ -165,9 +168,19 @@ impl History {
                     let is_slot = |refund: &&Adjustment<'_>| refund.limit.is_held();
                     slots.push(receipts.last().unwrap().iter().filter(is_slot).copied().collect());
                 }
-                Step::Charge(cost) => {
+                Step::Charge(cost, which) => {
                     let plan = checks(cost);
-                    let charges: Vec<_> = plan.checks().iter().map(Adjustment::charge).collect();
+                    let mut charges: Vec<_> = plan.checks().iter().map(Adjustment::charge).collect();
+                    let receipt = which.and_then(|which| receipts.get(which.checked_rem(receipts.len())?));
+                    for charge in &mut charges {
+                        let earlier =
+                            receipt.and_then(|refunds| refunds.iter().find(|refund| refund.key == charge.key));
+                        if let (Some(Op::Refund { position: taken, .. }), Op::Charge { position, .. }) =
+                            (earlier.map(|refund| refund.op), &mut charge.op)
+                        {
+                            *position = taken;
+                        }
+                    }
                     one.adjust(&charges).await.unwrap();
                     other.adjust(&charges).await.unwrap();
                 }
@@ -254,6 +267,10 @@ impl TimeMove {
         if let Self::Boundary(seconds, more) = self {
             return (seconds * 1_000_000).saturating_add_signed(more);
         }
+        if let (Self::Period(periods, more), Limit::Quota(quota)) = (self, limit) {
+            let index = quota.periods().bounds_at(Timestamp::from_micros(now)).index;
+            return quota.periods().start_of(index.saturating_add_signed(periods)).saturating_add_signed(more);
+        }
         let micros = |span: Duration| span.as_micros() as i64;
         let by = match self {
             Self::Micros(by) => by,
@@ -262,6 +279,9 @@ impl TimeMove {
             }
             Self::Margin(more, back) => (2_000_000 + more) * if back { -1 } else { 1 },
             Self::Retry(more) => last_retry.map_or(0, micros) + more,
+            Self::Period(periods, more) => {
+                (i128::from(span_of(limit)) * i128::from(periods)).clamp(-1 << 52, 1 << 52) as i64 + more
+            }
             Self::Boundary(..) => 0,
         };
         now.saturating_add_signed(by)

@@ -8,6 +8,7 @@ mod bucket;
 mod leases;
 mod log;
 mod penalty;
+mod quota;
 mod slices;
 mod store;
 mod window;
@@ -24,6 +25,7 @@ use bucket::Bucket;
 use leases::Leases;
 use log::Log;
 use penalty::Penalty;
+use quota::Quota;
 use slices::Slices;
 use window::Window;
 
@@ -40,6 +42,8 @@ pub enum Model {
     Slices(Slices),
     /// Concurrency.
     Leases(Leases),
+    /// Quota.
+    Quota(Quota),
     /// Progressive penalty.
     Penalty(Penalty),
 }
@@ -85,6 +89,7 @@ impl Model {
             Limit::SlidingLog(limit) => Self::Log(Log::new(limit)),
             Limit::SlidingWindow(limit) => Self::Slices(Slices::new(limit)),
             Limit::Concurrency(limit) => Self::Leases(Leases::new(limit)),
+            Limit::Quota(limit) => Self::Quota(Quota::new(limit)),
             Limit::Penalty(penalty) => Self::Penalty(Penalty::new(penalty)),
             _ => panic!("the model has no such limit"),
         }
@@ -102,6 +107,8 @@ impl Model {
         match self {
             // Even a request without a cost is denied during a block.
             Self::Penalty(model) => !model.is_blocked(request.now),
+            // So it is while a quota is in debt.
+            Self::Quota(model) => model.fits(request),
             _ if request.cost == 0 => true,
             Self::Bucket(model) => model.fits(request),
             Self::Window(model) => model.fits(request),
@@ -119,6 +126,7 @@ impl Model {
             Self::Log(model) => model.settle(now),
             Self::Slices(model) => model.settle(now),
             Self::Leases(model) => model.settle(now),
+            Self::Quota(model) => model.settle(now),
             Self::Penalty(model) => model.settle(now),
         }
     }
@@ -131,6 +139,7 @@ impl Model {
             Self::Log(model) => model.spend(now, cost),
             Self::Slices(model) => model.spend(now, cost),
             Self::Leases(model) => model.spend(now, cost, owner),
+            Self::Quota(model) => model.spend(now, cost),
             Self::Penalty(_) => Place::default(),
         }
     }
@@ -140,8 +149,15 @@ impl Model {
         if let Self::Penalty(model) = self { model.strike(now) } else { false }
     }
 
-    /// Records a charge, as much of it as fits.
-    pub fn charge(&mut self, now: u64, cost: u64) {
+    /// Records a denied request that counts all the same, as much of it as fits.
+    pub fn charge_denied(&mut self, now: u64, cost: u64) {
+        let cost =
+            if let Self::Quota(model) = self { cost.min(model.hard.saturating_sub(model.used(now))) } else { cost };
+        self.charge(now, cost, Place::default());
+    }
+
+    /// Records a charge, as much of it as fits, or all of it under a quota.
+    pub fn charge(&mut self, now: u64, cost: u64, place: Place) {
         if let Self::Leases(_) = self {
             return; // what has occurred holds no slot
         }
@@ -149,6 +165,12 @@ impl Model {
         settled.settle(now);
         if let Self::Bucket(model) = &mut settled {
             if model.charge(now, cost) {
+                *self = settled;
+            }
+            return;
+        }
+        if let Self::Quota(model) = &mut settled {
+            if model.charge(now, cost, place) {
                 *self = settled;
             }
             return;
@@ -172,6 +194,7 @@ impl Model {
             Self::Log(model) => model.refund(now, cost, place),
             Self::Slices(model) => model.refund(now, cost, place),
             Self::Leases(model) => model.refund(now, cost, place),
+            Self::Quota(model) => model.refund(now, cost, place),
             Self::Penalty(_) => false,
         };
         if found {
@@ -197,6 +220,10 @@ impl Model {
 
     fn remaining_within(&self, now: u64, max_delay: u64) -> u64 {
         let max = self.amount();
+        if let Self::Quota(model) = self {
+            // Without grace.
+            return max.saturating_sub(model.used(now));
+        }
         // During a block not even a cost of 0 fits.
         max - first(max, |less| self.fits(ModelRequest { now, cost: max - less, max_delay, owner: 0 }))
     }
@@ -205,7 +232,7 @@ impl Model {
     pub fn outcome(&self, before: &Self, request: ModelRequest, admitted: bool) -> Outcome {
         let ModelRequest { now, cost, max_delay, .. } = request;
         let later = |wait: u64| ModelRequest { now: now + wait, ..request };
-        let retry = (!admitted && cost <= self.amount()).then(|| match self {
+        let retry = (!admitted && cost <= self.max_cost()).then(|| match self {
             // Others may release at any time.
             Self::Leases(_) => concurrency::RETRY,
             _ => Duration::from_micros(first(u64::MAX >> 11, |wait| self.fits(later(wait)))),
@@ -220,7 +247,7 @@ impl Model {
                 Self::Bucket(model) if admitted && cost > 0 => Duration::from_micros(model.delay(now)),
                 _ => Duration::ZERO,
             },
-            in_grace: false,
+            in_grace: matches!(self, Self::Quota(model) if admitted && model.used(now) > model.amount),
         }
     }
 
@@ -231,8 +258,14 @@ impl Model {
             Self::Log(model) => model.is_fresh(now),
             Self::Slices(model) => model.is_fresh(now),
             Self::Leases(model) => model.is_fresh(now),
+            Self::Quota(model) => model.is_fresh(now),
             Self::Penalty(model) => model.is_fresh(now),
         }
+    }
+
+    /// The largest cost that ever fits.
+    fn max_cost(&self) -> u64 {
+        if let Self::Quota(model) = self { model.hard } else { self.amount() }
     }
 
     fn amount(&self) -> u64 {
@@ -242,6 +275,7 @@ impl Model {
             Self::Log(model) => model.limit,
             Self::Slices(model) => model.limit,
             Self::Leases(model) => model.limit,
+            Self::Quota(model) => model.amount,
             Self::Penalty(_) => MAX_AMOUNT,
         }
     }

@@ -12,12 +12,19 @@ use tidegate::{Clock, ManualClock, StoreError};
 pub struct PureStore {
     clock: ManualClock,
     states: Mutex<HashMap<Vec<u8>, State>>,
+    without_debt: bool,
 }
 
 impl PureStore {
     /// Creates an empty store on `clock`.
     pub fn new(clock: ManualClock) -> Self {
-        Self { clock, states: Mutex::default() }
+        Self { clock, states: Mutex::default(), without_debt: false }
+    }
+
+    /// The same store, in which charges make no debt, as in overflow buckets.
+    pub fn without_debt(mut self) -> Self {
+        self.without_debt = true;
+        self
     }
 
     fn run(&self, plan: &Plan<'_>) -> Verdict {
@@ -55,7 +62,9 @@ impl Store for PureStore {
         let applied = adjustments.iter().filter(|adjustment| !(adjustment.bundled && stays_taken));
         for Adjustment { key, limit, op, .. } in applied {
             let state = states.get(&name(key));
-            if let Some(change) = algorithm::apply(state, limit, self.clock.now(), *op).change {
+            let now = self.clock.now();
+            let op = if self.without_debt { algorithm::without_debt(state, limit, now, *op) } else { *op };
+            if let Some(change) = algorithm::apply(state, limit, now, op).change {
                 commit(&mut states, &name(key), change);
             }
         }

@@ -1,6 +1,6 @@
 //! `RetainedTakes`: what a limit has admitted and not got back, and the theorem of each limit about it, checked naively.
 
-use tidegate::Limit;
+use tidegate::{Limit, Timestamp};
 
 /// The takes of one subject under one limit.
 #[derive(Clone, Debug, Default)]
@@ -74,6 +74,10 @@ impl RetainedTakes {
                 let exact = (sliding.window().as_micros() - sliding.slice().as_micros()) as u64;
                 takes.iter().find_map(|last| too_many(last.at - exact + 1, last.at, u128::from(sliding.limit())))
             }
+            Limit::Quota(quota) => takes.iter().find_map(|take| {
+                let bounds = quota.periods().bounds_at(Timestamp::from_micros(take.at));
+                too_many(bounds.starts[1], bounds.starts[2] - 1, u128::from(quota.hard_limit()))
+            }),
             // Without renewals, a slot that is not released is held for the lease.
             Limit::Concurrency(slots) => {
                 let (lease, most) = (slots.lease().as_micros() as u64, u128::from(slots.max()));

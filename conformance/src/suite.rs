@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::spi::{Key, Plan, Store, Verdict};
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError, Timestamp};
+use tidegate::{
+    Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleSet, StoreError, Timestamp,
+};
 use tidegate_redis::{RedisOptions, RedisStore};
 pub use tidegate_server::AnyStore;
 use tokio::time::{interval, timeout};
@@ -57,11 +59,12 @@ pub fn one_limit_of_each_kind(amount: u64) -> [Limit; 5] {
     ]
 }
 
-/// One limit of each kind, with the concurrency limit, whose slots do not run out in a test. A charge takes none, and what ends a
-/// request releases them.
-pub fn limits_of_every_kind(amount: u64) -> [Limit; 6] {
+/// One limit of each kind, with a quota, and with the concurrency limit, whose slots do not run out in a test. A charge takes none, and
+/// what ends a request releases them.
+pub fn limits_of_every_kind(amount: u64) -> [Limit; 7] {
     let [token, leaky, fixed, log, sliding] = one_limit_of_each_kind(amount);
-    [token, leaky, fixed, log, sliding, Limit::concurrency(amount, Duration::from_secs(86_400)).unwrap()]
+    let quota = Limit::quota(amount, Periods::utc(Period::Year)).unwrap();
+    [token, leaky, fixed, log, sliding, quota, Limit::concurrency(amount, Duration::from_secs(86_400)).unwrap()]
 }
 
 /// One limit of each kind: `amount` at once and per `window`.

@@ -89,7 +89,9 @@ fn anonymous_subjects_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
             |clock| {
                 let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
                 let anonymous_plan = all.get_or_init(|| Arc::new(AnonymousStore::new(store, case)));
-                (IgnoreFreeChecks(Arc::clone(anonymous_plan)), IgnoreFreeChecks(PureStore::new(clock.clone())))
+                let rust = PureStore::new(clock.clone());
+                let rust = if case == AnonymousCase::OverCap { rust.without_debt() } else { rust };
+                (IgnoreFreeChecks(Arc::clone(anonymous_plan)), IgnoreFreeChecks(rust))
             },
         );
         let counts = all.get().unwrap().overflowed();

@@ -73,6 +73,8 @@ struct AdjustCall {
     call: Call,
     /// For each adjustment, the key that it may create.
     possible_new_keys: Vec<PossibleNewKey>,
+    /// The adjustments, if there is a quota among them, to pack its periods again.
+    packed: Vec<PackedAdjustment>,
 }
 
 impl RedisStore {
@@ -229,10 +231,14 @@ impl RedisStore {
         let packed: Vec<PackedAdjustment> = adjustments
             .iter()
             .enumerate()
-            .map(|(index, adjustment)| PackedAdjustment::new(&self.options.prefix, adjustment, route(index)))
+            .map(|(index, adjustment)| {
+                PackedAdjustment::new(&self.options.prefix, adjustment, route(index), &self.pack_time())
+            })
             .collect();
         let possible_new_keys = adjustments.iter().map(PossibleNewKey::from_adjustment).collect();
-        AdjustCall { call: self.packed_adjust_call(packed.iter()), possible_new_keys }
+        let call = self.packed_adjust_call(packed.iter());
+        let packed = if packed.iter().any(PackedAdjustment::has_periods) { packed } else { Vec::new() };
+        AdjustCall { call, possible_new_keys, packed }
     }
 
     pub(crate) fn packed_adjust_call<'a>(
@@ -246,7 +252,17 @@ impl RedisStore {
     }
 
     async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<AdjustReply, CallError> {
-        let reply = reply::parse_adjust(&self.router.send(slot, &group.call).await?)?;
+        let mut reply = reply::parse_adjust(&self.router.send(slot, &group.call).await?)?;
+        if reply.is_stale {
+            self.period_clock.set(reply.now);
+            let mut packed = group.packed.clone();
+            packed.iter_mut().for_each(|adjustment| adjustment.repack(reply.now));
+            let again = self.packed_adjust_call(packed.iter());
+            reply = reply::parse_adjust(&self.router.send(slot, &again).await?)?;
+            if reply.is_stale {
+                return Err(reply::stale().into());
+            }
+        }
         let created = reply.created.iter().filter_map(|index| group.possible_new_keys.get(*index));
         self.cardinality.record_created(reply.now, created);
         Ok(reply)

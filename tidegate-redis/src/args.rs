@@ -5,28 +5,44 @@ use std::time::Duration;
 use redis::Cmd;
 use tidegate::spi::algorithm::{Op, TakePosition};
 use tidegate::spi::{Adjustment, Check, Key, Plan};
-use tidegate::{Limit, Timestamp};
+use tidegate::{Algorithm, Limit, Periods, Timestamp};
 
 use crate::cardinality::OverflowRoute;
+use crate::period_clock::PackTime;
 use crate::scripts::algorithm_number;
 
 /// Initial capacity of a key's name, which is rarely longer.
 const KEY_NAME_CAPACITY_BYTES: usize = 48;
 
+/// The numbers of a quota that depend on the time: see `quota.lua`.
+const PERIOD_NUMBERS: usize = 5;
+
+/// More than the hours of any period.
+const MAX_PERIOD_HOURS: u64 = 16_384;
+
 /// An adjustment as `adjust.lua` takes it.
 #[cfg_attr(test, derive(Default))]
+#[derive(Clone)]
 pub(crate) struct PackedAdjustment {
     key: Vec<u8>,
     /// The overflow bucket, if it has one.
     overflow_key: Option<Vec<u8>>,
     numbers: Vec<u8>,
+    /// The periods of a quota.
+    periods: Option<Periods>,
 }
 
 impl PackedAdjustment {
-    pub(crate) fn new(prefix: &str, adjustment: &Adjustment<'_>, route: OverflowRoute<'_>) -> Self {
+    pub(crate) fn new(
+        prefix: &str,
+        adjustment: &Adjustment<'_>,
+        route: OverflowRoute<'_>,
+        time: &PackTime<'_>,
+    ) -> Self {
         let Adjustment { key, limit, op, bundled, .. } = adjustment;
         let (op_number, cost, position) = match op {
-            Op::Charge { cost, position } => (3, *cost, *position),
+            Op::Charge { cost, position } if limit.algorithm() == Algorithm::Quota => (3, *cost, *position),
+            Op::Charge { cost, .. } => (3, *cost, TakePosition::default()),
             Op::Refund { cost, position } => (4, *cost, *position),
             Op::Renew { position, weight } => (5, *weight, *position),
             // The store rejects all other operations.
@@ -38,13 +54,27 @@ impl PackedAdjustment {
         numbers.push(op_number);
         numbers.push(u64::from(*bundled) + u64::from(adjustment.is_bundled_place()));
         numbers.push_micros(route.max_ttl_micros);
-        numbers.push_limit(limit, cost, None, position);
+        numbers.push_limit(limit, cost, None, position, time);
         if let Limit::TokenBucket(_) = limit {
             let (alone, full) = (position.slot(), position.full());
             numbers.push_all(&[alone.micros, alone.part, full.micros, full.part, position.returned()]);
         }
         let overflow_key = route.overflow.map(|key| key_name(prefix, &key));
-        Self { key: key_name(prefix, key), overflow_key, numbers: bytes }
+        let periods = if let Limit::Quota(quota) = limit { Some(quota.periods()) } else { None };
+        Self { key: key_name(prefix, key), overflow_key, numbers: bytes, periods }
+    }
+
+    /// Whether it depends on the time at which it was packed.
+    pub(crate) const fn has_periods(&self) -> bool {
+        self.periods.is_some()
+    }
+
+    /// Replaces the periods of a quota by those at `now`, which come last.
+    pub(crate) fn repack(&mut self, now: Timestamp) {
+        if let Some(periods) = self.periods {
+            self.numbers.truncate(self.numbers.len() - 8 * PERIOD_NUMBERS);
+            PackedNumbers(&mut self.numbers).push_periods(periods, now);
+        }
     }
 
     pub(crate) const fn has_overflow(&self) -> bool {
@@ -109,15 +139,22 @@ impl PackedNumbers<'_> {
         self.push_f64(micros.filter(|micros| *micros < 1 << 53).map_or(f64::INFINITY, |micros| micros as f64));
     }
 
-    pub(crate) fn push_take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
+    pub(crate) fn push_take(&mut self, plan: &Plan<'_>, check: &Check<'_>, time: &PackTime<'_>) {
         let take = plan.take(check, 1);
         let limit = check.gate().limit();
         let owner = if limit.is_held() { take.owner_number() } else { 0 };
-        self.push_limit(limit, take.cost, take.max_delay(), TakePosition::from_index(owner));
+        self.push_limit(limit, take.cost, take.max_delay(), TakePosition::from_index(owner), time);
     }
 
     /// The arguments of the limit's Lua function after `units`: cost, position and the parameters of the limit.
-    fn push_limit(&mut self, limit: &Limit, cost: u64, max_delay: Option<Duration>, position: TakePosition) {
+    fn push_limit(
+        &mut self,
+        limit: &Limit,
+        cost: u64,
+        max_delay: Option<Duration>,
+        position: TakePosition,
+        time: &PackTime<'_>,
+    ) {
         match limit {
             Limit::TokenBucket(bucket) => {
                 self.push_bucket(bucket, cost);
@@ -146,9 +183,20 @@ impl PackedNumbers<'_> {
                 let [block, max] = [penalty.block(), penalty.max()].map(micros);
                 self.push_all(&[penalty.after(), block, penalty.factor(), max]);
             }
+            Limit::Quota(quota) => {
+                self.push_all(&[cost, position.index(), quota.hard_limit()]);
+                self.push_periods(quota.periods(), time.now());
+            }
             // A new variant of `Limit` comes together with its script.
             _ => {}
         }
+    }
+
+    /// The index of the period at `now` with the hours of the longest one, and the first instants of four periods.
+    fn push_periods(&mut self, periods: Periods, now: Timestamp) {
+        let bounds = periods.bounds_at(now);
+        self.push(bounds.index * MAX_PERIOD_HOURS + periods.max_hours());
+        self.push_all(&bounds.starts);
     }
 
     fn push_bucket(&mut self, bucket: &tidegate::spi::algorithm::token_bucket::TokenBucket, cost: u64) {

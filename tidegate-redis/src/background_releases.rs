@@ -68,6 +68,7 @@ impl RedisStore {
                 &self.options.prefix,
                 release,
                 routes.get(index).copied().unwrap_or_default(),
+                &self.pack_time(),
             ),
         });
         if self.background_releases.add(packed) {

@@ -9,7 +9,7 @@ use tidegate::{StoreError, Timestamp};
 
 use crate::args::append_injected_now;
 use crate::packed_plan::{LIMIT_HEADER_BYTES, PackedCheck, PackedPlan};
-use crate::reply::{PlanReply, Repeat, malformed, split_reply};
+use crate::reply::{PlanReply, Repeat, STALE, malformed, split_reply};
 use crate::scripts::{LIMITS, SCRIPTS, Script};
 use arguments::BatchArguments;
 use index_table::IndexTable;
@@ -97,6 +97,9 @@ impl Batch {
         let plan_reply = |(result, index): &(usize, u64)| {
             let (now, texts) = parsed.as_ref().ok()?;
             let repeat = Repeat { index: *index, count: self.repeats[*result] };
+            if let [STALE] = texts[..] {
+                return Some(PlanReply::new(*now, repeat, STALE));
+            }
             Some(PlanReply::new(*now, repeat, texts.get(*result)?))
         };
         self.results.iter().map(|result| plan_reply(result).ok_or_else(malformed)).collect()
@@ -154,8 +157,9 @@ mod tests {
 
     use super::*;
     use crate::packed_plan::LIMIT_BYTES;
+    use crate::period_clock::PackTime;
     use tidegate::spi::{Check, Gate, KeyStem, Plan, PlanMode, Role, Subject};
-    use tidegate::{Limit, Penalty, Rate, StoreErrorKind};
+    use tidegate::{Limit, Penalty, Period, Periods, Rate, StoreErrorKind};
 
     fn gate(rule: &str, limit: Limit, role: Role) -> Gate {
         Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""))
@@ -170,7 +174,7 @@ mod tests {
     }
 
     fn pack(plan: &Plan<'_>) -> PackedPlan {
-        PackedPlan::pack("tg", plan, &[])
+        PackedPlan::pack("tg", plan, &[], &PackTime::At(Timestamp::from_micros(1_800_000_000_000_000)))
     }
 
     fn arguments(batch: &Batch) -> Vec<Vec<u8>> {
@@ -182,7 +186,7 @@ mod tests {
     }
 
     /// The characters of a reply, the frequent ones more often.
-    const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUupPgtm!0123456789,";
+    const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUupPgtm!~0123456789,";
 
     #[test]
     fn keys_limits_and_equal_plans_are_sent_once() {
@@ -210,7 +214,8 @@ mod tests {
             count(&|subject| pack(&plan(&[&gate], subject)))
         };
         let sliding_window = Limit::sliding_window(5, window, 6).unwrap();
-        for limit in [token_bucket(), Limit::fixed_window(5, window).unwrap(), sliding_window] {
+        let quota = Limit::quota(5, Periods::utc(Period::Month)).unwrap();
+        for limit in [token_bucket(), Limit::fixed_window(5, window).unwrap(), sliding_window, quota] {
             assert_eq!(one(limit, Role::Enforced), 2);
             assert_eq!((one(limit, Role::Shadow), one(limit, Role::AnyOf(0))), (4, 4));
         }
@@ -290,6 +295,7 @@ mod tests {
             Limit::sliding_window(5, window, 6).unwrap(),
             Limit::concurrency(5, window).unwrap(),
             Limit::Penalty(Penalty::new(1, window, 2, window).unwrap()),
+            Limit::quota(5, Periods::utc(Period::Day)).unwrap(),
         ];
         let gates = limits.map(|limit| gate("r", limit, Role::Enforced));
         let all: Vec<&Gate> = gates.iter().collect();

@@ -63,6 +63,7 @@ impl RedisStore {
             options,
             warnings,
             heartbeat,
+            period_clock: Arc::default(),
             background_releases,
             adjusting,
         })

@@ -5,6 +5,8 @@ use tidegate::spi::{Plan, Verdict};
 
 use crate::batch::{Batch, BatchMode};
 use crate::packed_plan::PackedPlan;
+use crate::period_clock::PackTime;
+use crate::reply::PlanReply;
 use crate::store::RedisStore;
 
 impl RedisStore {
@@ -12,8 +14,25 @@ impl RedisStore {
     /// cluster, all keys must be in one slot. For tests: [`decide`](tidegate::spi::Store::decide) combines plans by itself.
     #[doc(hidden)]
     pub async fn decide_batch(&self, plans: &[Plan<'_>]) -> (Vec<usize>, Vec<Result<Verdict, StoreError>>) {
+        let (mut batch, mut results) = self.send_plans(plans, &self.pack_time()).await;
+        let stale_at = results.iter().flatten().find_map(PlanReply::stale_at);
+        if let Some(now) = stale_at {
+            (batch, results) = self.send_plans(plans, &PackTime::At(now)).await;
+        }
+        let verdicts = plans.iter().zip(results).map(|(plan, result)| {
+            let reply = result?.into_reply(plan)?;
+            let verdict = reply.verdict(plan);
+            if !plan.is_peek() {
+                self.cardinality.record_decision(plan, &reply, verdict.checks());
+            }
+            Ok(verdict)
+        });
+        (batch.decided_order(), verdicts.collect())
+    }
+
+    async fn send_plans(&self, plans: &[Plan<'_>], time: &PackTime<'_>) -> (Batch, Vec<Result<PlanReply, StoreError>>) {
         let pack =
-            |plan| PackedPlan::pack(&self.options.prefix, plan, &self.cardinality.routes(plan, self.instances()));
+            |plan| PackedPlan::pack(&self.options.prefix, plan, &self.cardinality.routes(plan, self.instances()), time);
         let packed: Vec<PackedPlan> = plans.iter().map(pack).collect();
         let batch = Batch::new(&packed);
         let timeouts = self.call_timeouts();
@@ -26,14 +45,6 @@ impl RedisStore {
             Ok(reply) => batch.parse(&reply),
             Err(failure) => plans.iter().map(|_| Err(failure.error.clone())).collect(),
         };
-        let verdicts = plans.iter().zip(results).map(|(plan, result)| {
-            let reply = result?.into_reply(plan)?;
-            let verdict = reply.verdict(plan);
-            if !plan.is_peek() {
-                self.cardinality.record_decision(plan, &reply, verdict.checks());
-            }
-            Ok(verdict)
-        });
-        (batch.decided_order(), verdicts.collect())
+        (batch, results)
     }
 }

@@ -59,6 +59,7 @@ mod denial_cache;
 mod forget_prefix;
 mod heartbeat;
 mod packed_plan;
+mod period_clock;
 mod reply;
 mod scripts;
 

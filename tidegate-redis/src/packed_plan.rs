@@ -10,6 +10,7 @@ use tidegate::{Algorithm, Limit};
 
 use crate::args::PackedNumbers;
 use crate::cardinality::OverflowRoute;
+use crate::period_clock::PackTime;
 use crate::scripts::algorithm_number;
 use crate::slot_map::slot_of;
 
@@ -66,12 +67,12 @@ pub(crate) struct PackedRange {
 }
 
 impl PackedPlan {
-    /// Packs `plan`. `routes` has one route for each check, or none.
-    pub(crate) fn pack(prefix: &str, plan: &Plan<'_>, routes: &[OverflowRoute<'_>]) -> Self {
+    /// Packs `plan`. `routes` has one route for each check, or none. The periods of quotas are those at `time`.
+    pub(crate) fn pack(prefix: &str, plan: &Plan<'_>, routes: &[OverflowRoute<'_>], time: &PackTime<'_>) -> Self {
         let mut bytes = Vec::with_capacity(plan.checks().len() * CHECK_CAPACITY_BYTES);
         let mut checks = SmallVec::with_capacity(plan.checks().len());
         for (index, check) in plan.checks().iter().enumerate() {
-            checks.push(PackedCheck::pack(&mut bytes, prefix, plan, check, routes.get(index).copied()));
+            checks.push(PackedCheck::pack(&mut bytes, prefix, plan, check, routes.get(index).copied(), time));
         }
         let is_log = |check: &&Check<'_>| match check.gate().limit() {
             Limit::SlidingLog(_) => true,
@@ -163,6 +164,7 @@ impl PackedCheck {
         plan: &Plan<'_>,
         check: &Check<'_>,
         route: Option<OverflowRoute<'_>>,
+        time: &PackTime<'_>,
     ) -> Self {
         let max_ttl_micros = route.and_then(|route| route.max_ttl_micros);
         let algorithm = algorithm_number(check.gate().limit());
@@ -176,7 +178,7 @@ impl PackedCheck {
                 _ => 0,
             });
             numbers.push_micros(max_ttl_micros);
-            numbers.push_take(plan, check);
+            numbers.push_take(plan, check, time);
             bytes.resize(end, 0);
         });
         Self {
@@ -185,7 +187,7 @@ impl PackedCheck {
             has_max_ttl: max_ttl_micros.is_some(),
             is_additive: matches!(
                 check.gate().limit().algorithm(),
-                Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow
+                Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::Quota
             ),
             limit,
             key: PackedRange::append(bytes, |bytes| check.key().write_name(prefix, bytes)),

@@ -72,14 +72,25 @@ pub(crate) fn split_reply(reply: &Value, count: usize) -> Result<(Timestamp, Vec
     Ok((Timestamp::from_micros(now as u64), texts))
 }
 
+/// The reply to a plan if the periods of a quota did not contain the time of the script, and nothing was decided.
+pub(crate) const STALE: &[u8] = b"~";
+
 impl PlanReply {
     pub(crate) fn new(now: Timestamp, repeat: Repeat, text: &[u8]) -> Self {
         Self { now, repeat, text: SmallVec::from_slice(text) }
     }
 
+    /// The time of the script, if the periods of a quota did not contain it: nothing was decided.
+    pub(crate) fn stale_at(&self) -> Option<Timestamp> {
+        (self.text[..] == *STALE).then_some(self.now)
+    }
+
     /// Decodes the reply to `plan`, which must be the plan that was sent.
     pub(crate) fn into_reply(self, plan: &Plan<'_>) -> Result<Reply, StoreError> {
         let mut text = &self.text[..];
+        if text == STALE {
+            return Err(stale());
+        }
         if let Some(rest) = text.strip_prefix(b"!") {
             let check = parse_number(rest).ok_or_else(malformed)?;
             return Reply::unreadable(plan, self.now, check);
@@ -210,6 +221,8 @@ pub(crate) struct AdjustReply {
     pub(crate) now: Timestamp,
     /// Whether a bundled place in a queue has others behind it, so that nothing bundled was given back.
     pub(crate) stays_taken: bool,
+    /// Whether the periods of a quota did not contain this time, so that nothing was changed.
+    pub(crate) is_stale: bool,
     /// The indexes of the adjustments that created a state.
     pub(crate) created: Vec<usize>,
     /// The indexes of the renewals and releases whose slot was not held, and of places in queues that stay taken.
@@ -223,6 +236,7 @@ pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
     let mut reply = AdjustReply {
         now: Timestamp::from_micros(number(now)?),
         stays_taken: number(stays_taken)? == 1,
+        is_stale: number(stays_taken)? == 2,
         created: Vec::new(),
         refused: Vec::new(),
     };
@@ -332,6 +346,14 @@ pub(crate) fn unreadable(check: u64) -> StoreError {
          Delete it, upgrade this instance, or give the store a prefix of its own"
     );
     StoreError::new(StoreErrorKind::Unreadable, message)
+}
+
+/// The error if the clock of the server was set between two calls, so that not even the periods at its own time contained the next.
+pub(crate) fn stale() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unexpected,
+        "the clock of the server jumped while a quota was being decided; try again",
+    )
 }
 
 /// The error for a reply that is not one of ours.

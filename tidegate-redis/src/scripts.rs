@@ -25,7 +25,7 @@ const FULL: &str = "local FULL = true\n";
 
 /// The limits in the order of their [algorithm numbers](algorithm_number): name, text, and how many numbers the function
 /// takes after `units` for a decision. For an adjustment, they are followed by [more](refund_numbers).
-pub(crate) const LIMITS: [(&str, &str, usize); 7] = [
+pub(crate) const LIMITS: [(&str, &str, usize); 8] = [
     ("token_bucket", lua::TOKEN_BUCKET, 6),
     ("leaky_bucket", lua::LEAKY_BUCKET, 8),
     ("fixed_window", lua::FIXED_WINDOW, 4),
@@ -33,6 +33,7 @@ pub(crate) const LIMITS: [(&str, &str, usize); 7] = [
     ("sliding_window", lua::SLIDING_WINDOW, 5),
     ("concurrency", lua::CONCURRENCY, 4),
     ("penalty", lua::PENALTY, 4),
+    ("quota", lua::QUOTA, 8),
 ];
 
 /// How many numbers a limit takes after those of a decision: the position of a take in a token bucket.
@@ -179,6 +180,7 @@ pub(crate) fn algorithm_number(limit: &Limit) -> usize {
         Algorithm::SlidingWindow => 5,
         Algorithm::Concurrency => 6,
         Algorithm::Penalty => 7,
+        Algorithm::Quota => 8,
         // A new variant of `Algorithm` comes together with its script.
         _ => 0,
     }
@@ -195,8 +197,9 @@ mod tests {
     use crate::batch::{Batch, BatchMode};
     use crate::cardinality::OverflowRoute;
     use crate::packed_plan::{LIMIT_BYTES, LIMIT_HEADER_BYTES, PackedPlan};
+    use crate::period_clock::PackTime;
     use tidegate::spi::{Adjustment, Check, Gate, Plan, Subject};
-    use tidegate::{Penalty, Rate};
+    use tidegate::{Penalty, Period, Periods, Rate, Timestamp};
 
     /// The contract at the top of a script, as (label, text), with continuation lines joined.
     fn contract(text: &str) -> Vec<(String, String)> {
@@ -275,7 +278,9 @@ mod tests {
             Limit::sliding_window(1, window, 6).unwrap(),
             Limit::concurrency(1, window).unwrap(),
             Limit::Penalty(Penalty::new(1, window, 2, window).unwrap()),
+            Limit::quota(1, Periods::utc(Period::Month)).unwrap(),
         ];
+        let time = PackTime::At(Timestamp::from_micros(1_800_000_000_000_000));
         for (limit, (name, _, numbers)) in limits.into_iter().zip(LIMITS) {
             assert_eq!(limit.algorithm().as_str(), name);
             assert_eq!(LIMITS[algorithm_number(&limit) - 1].0, name);
@@ -286,14 +291,14 @@ mod tests {
                 Some(redis::Arg::Simple(bytes)) => bytes.len(),
                 _ => 0,
             };
-            let packed = PackedPlan::pack("tg", &plan, &[]);
+            let packed = PackedPlan::pack("tg", &plan, &[], &time);
             let decide_one = Batch::new([&packed]).command(None, BatchMode::Decide).0;
             assert_eq!(last_argument_bytes(&decide_one), 8 * numbers);
-            let other = PackedPlan::pack("tg", &plan.clone().with_peek(), &[]);
+            let other = PackedPlan::pack("tg", &plan.clone().with_peek(), &[], &time);
             let decide_batch = Batch::new([&packed, &other]).command(None, BatchMode::Decide).0;
             assert_eq!(last_argument_bytes(&decide_batch), LIMIT_BYTES, "both plans have the same limit");
             assert!(LIMIT_HEADER_BYTES + 8 * numbers <= LIMIT_BYTES);
-            let charge = PackedAdjustment::new("tg", &Adjustment::charge(&check), OverflowRoute::default());
+            let charge = PackedAdjustment::new("tg", &Adjustment::charge(&check), OverflowRoute::default(), &time);
             let mut adjust = redis::Cmd::new();
             args::adjust(&mut adjust, [&charge].into_iter(), None);
             assert_eq!(last_argument_bytes(&adjust), 8 * (4 + numbers + refund_numbers(name)));

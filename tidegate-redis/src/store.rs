@@ -20,6 +20,7 @@ use crate::denial_cache::DenialCache;
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
 use crate::packed_plan::PackedPlan;
+use crate::period_clock::{PackTime, PeriodClock};
 use crate::plan_call::PlanCall;
 use crate::router::Router;
 use crate::slot_map::slot_of;
@@ -54,6 +55,7 @@ pub struct RedisStore {
     pub(crate) options: RedisOptions,
     pub(crate) warnings: Arc<[String]>,
     pub(crate) heartbeat: Heartbeat,
+    pub(crate) period_clock: Arc<PeriodClock>,
     pub(crate) background_releases: Arc<BackgroundReleases>,
     /// The number of tasks that send adjustments.
     pub(crate) adjusting: Arc<AtomicUsize>,
@@ -154,10 +156,20 @@ impl RedisStore {
         routes: &[OverflowRoute<'_>],
         timeouts: Timeouts,
     ) -> Result<Verdict, CallError> {
-        let packed = Arc::new(PackedPlan::pack(&self.options.prefix, plan, routes));
-        let call = PlanCall { packed, plan, cardinality: &self.cardinality, timeouts };
-        let ticket = self.denial_cache.ticket(plan);
-        let reply = self.router.send(call.packed.slot(), &call).await?.into_reply(plan)?;
+        let call = |time: PackTime<'_>| {
+            let packed = Arc::new(PackedPlan::pack(&self.options.prefix, plan, routes, &time));
+            PlanCall { packed, plan, cardinality: &self.cardinality, timeouts }
+        };
+        let first = call(self.pack_time());
+        let mut ticket = self.denial_cache.ticket(plan);
+        let mut reply = self.router.send(first.packed.slot(), &first).await?;
+        if let Some(now) = reply.stale_at() {
+            self.period_clock.set(now);
+            let second = call(PackTime::At(now));
+            ticket = self.denial_cache.ticket(plan);
+            reply = self.router.send(second.packed.slot(), &second).await?;
+        }
+        let reply = reply.into_reply(plan)?;
         let mut verdict = reply.verdict(plan);
         locate_overflow_slots(plan, routes, &mut verdict);
         if !plan.is_peek() {
@@ -188,6 +200,11 @@ impl RedisStore {
     /// The timeouts of a call of this store that starts now, all its attempts together.
     pub(crate) fn call_timeouts(&self) -> Timeouts {
         Timeouts::for_decision(&self.options).with_bounded_attempts()
+    }
+
+    /// The time by which the periods of quotas are packed.
+    pub(crate) fn pack_time(&self) -> PackTime<'_> {
+        self.injected_now().map_or(PackTime::Clock(&self.period_clock), PackTime::At)
     }
 
     /// The time of the injected clock. `None` means the server's.

@@ -292,10 +292,14 @@ impl MemoryStore {
                 endings.push(HoldEnding::NotFound);
                 continue;
             }
-            let result = algorithm::apply(locked.get(index), limit, now, *op);
+            let op = match locked.is_overflow(index) {
+                true => algorithm::without_debt(locked.get(index), limit, now, *op),
+                false => *op,
+            };
+            let result = algorithm::apply(locked.get(index), limit, now, op);
             endings.push(match op {
                 Op::Hold(op) if limit.keeps_holds() => {
-                    holds::ending(holds::status(locked.get(index), limit, now, holds::owner_of(*op)), *op)
+                    holds::ending(holds::status(locked.get(index), limit, now, holds::owner_of(op)), op)
                 }
                 _ if result.admitted => HoldEnding::Ended,
                 _ => HoldEnding::NotFound,

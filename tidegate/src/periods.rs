@@ -2,6 +2,8 @@
 
 mod anchor;
 mod bounds_cache;
+#[cfg(test)]
+mod tests;
 mod time_zones;
 mod zoned_calendar;
 

@@ -259,7 +259,8 @@ impl CheckInput<'_, '_> {
             *change = algorithm::apply(state, limit, now, plan.op(check, take.units)).change;
         }
         if consume && !admitted && plan.counts_denied(check) {
-            let charge = algorithm::apply(state, limit, now, algorithm::charge_denied(state, limit, now, take)).change;
+            let charge = Op::Charge { cost: take.total(), position: TakePosition::default() };
+            let charge = algorithm::apply(state, limit, now, algorithm::without_debt(state, limit, now, charge)).change;
             *change = charge.or(change.take());
             let after = apply_change(state, change.clone());
             let held = held_by_others(plan, check, after.as_ref(), now);

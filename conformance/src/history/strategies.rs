@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate::spi::algorithm::penalty::MAX_BLOCK;
 use tidegate::spi::{MAX_AMOUNT, PlanMode, Role};
-use tidegate::{Algorithm, Limit, Penalty, Rate, Window};
+use tidegate::{Algorithm, Limit, Penalty, Period, Periods, Rate, Window};
 
 use super::{Cost, History, SlotUpdate, Step, TimeMove};
 
@@ -87,13 +87,14 @@ const CALENDAR_BOUNDARIES: [u64; 12] = [
 ];
 
 /// Every kind of limit.
-pub const ALGORITHMS: [Algorithm; 6] = [
+pub const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
     Algorithm::FixedWindow,
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow,
     Algorithm::Concurrency,
+    Algorithm::Quota,
 ];
 
 pub(crate) fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
@@ -110,11 +111,55 @@ pub(crate) fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
         }
         Algorithm::SlidingLog => (amount(65_535), span()).prop_map(|(l, w)| Limit::sliding_log(l, w).unwrap()).boxed(),
         Algorithm::Concurrency => (amount(65_535), span()).prop_map(|(m, l)| Limit::concurrency(m, l).unwrap()).boxed(),
+        Algorithm::Quota => (amount(MAX_AMOUNT), prop_oneof![2 => Just(0), 1 => 1..20u64], periods())
+            .prop_map(|(a, g, p)| Limit::quota_with_grace(a, g.min(MAX_AMOUNT - a), p).unwrap())
+            .boxed(),
         _ => (amount(MAX_AMOUNT), span(), prop::sample::select(vec![1, 2, 3, 5, 6, 12, 60]))
             .prop_map(|(l, slice, s)| Limit::sliding_window(l, slice * s as u32, s).unwrap())
             .boxed(),
     }
 }
+
+/// Periods in zones whose clocks change at different times, or by half an hour, and with anchors that not every month has.
+fn periods() -> impl Strategy<Value = Periods> {
+    (prop::sample::select(PERIODS.to_vec()), prop::sample::select(ZONES.to_vec())).prop_map(
+        |((period, anchor), zone)| {
+            let anchor = (!anchor.is_empty()).then(|| anchor.parse().unwrap());
+            Periods::new(period, zone, anchor).unwrap()
+        },
+    )
+}
+
+/// The same periods in another zone, and from another day on.
+pub(crate) fn other_periods(periods: Periods, choice: u64) -> Periods {
+    let same = PERIODS.iter().filter(|(period, _)| *period == periods.period());
+    let anchors: Vec<&str> = same.map(|(_, anchor)| *anchor).collect();
+    let anchor = anchors[choice as usize % anchors.len()];
+    let anchor = (!anchor.is_empty()).then(|| anchor.parse().unwrap());
+    Periods::new(periods.period(), ZONES[choice as usize / 7 % ZONES.len()], anchor).unwrap()
+}
+
+const PERIODS: [(Period, &str); 9] = [
+    (Period::Hour, ""),
+    (Period::Day, ""),
+    (Period::Week, ""),
+    (Period::Week, "saturday"),
+    (Period::Month, ""),
+    (Period::Month, "15"),
+    (Period::Month, "31"),
+    (Period::Year, ""),
+    (Period::Year, "02-29"),
+];
+
+const ZONES: [&str; 7] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/St_Johns",
+    "Australia/Lord_Howe",
+    "Asia/Kathmandu",
+    "Pacific/Apia",
+];
 
 fn calendar_window() -> impl Strategy<Value = Limit> {
     let window = prop::sample::select(vec![Window::MONTH, Window::YEAR]);
@@ -144,6 +189,7 @@ pub(crate) fn time_move() -> impl Strategy<Value = TimeMove> {
         4 => forward.prop_map(TimeMove::Micros),
         4 => (-3..12i64).prop_map(TimeMove::Spans),
         1 => (-40..200i64).prop_map(TimeMove::Spans),
+        1 => (-2..4i64, little.clone()).prop_map(|(periods, more)| TimeMove::Period(periods, more)),
         1 => (little.clone(), any::<bool>()).prop_map(|(more, back)| TimeMove::Margin(more, back)),
         3 => little.prop_map(TimeMove::Retry),
     ]
@@ -172,7 +218,7 @@ fn step() -> impl Strategy<Value = Step> {
         9 => (cost.clone(), max_delay()).prop_map(|(cost, delay)| Step::Take(cost, delay)),
         2 => (cost.clone(), prop_oneof![1..10u64, any::<u64>()]).prop_map(|(cost, most)| Step::TakeUpTo(cost, most)),
         1 => cost.clone().prop_map(Step::Peek),
-        1 => cost.prop_map(Step::Charge),
+        1 => (cost, prop::option::of(any::<usize>())).prop_map(|(cost, which)| Step::Charge(cost, which)),
         3 => (any::<usize>(), 1..=4u64, any::<bool>()).prop_map(|(which, part, all)| Step::Refund(which, part, all)),
         4 => (any::<usize>(), slot_update()).prop_map(|(which, update)| Step::UpdateSlots(which, update)),
         1 => Just(Step::Forget),

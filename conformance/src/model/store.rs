@@ -71,7 +71,7 @@ impl ModelStore {
             if consumed {
                 position = outward(check.gate().limit(), after.spend(request.now, request.cost, request.owner));
             } else if consume && !admitted && each {
-                after.charge(request.now, request.cost);
+                after.charge_denied(request.now, request.cost);
             }
             verdicts.push(CheckVerdict::new(after.outcome(before, request, admitted), consumed, position));
             if consumed || (consume && !admitted && (each || *rebased)) {
@@ -123,7 +123,7 @@ impl Store for ModelStore {
         for Adjustment { key, limit, op, .. } in applied {
             let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
             match op {
-                Op::Charge { cost, .. } => model.charge(now, *cost),
+                Op::Charge { cost, position } => model.charge(now, *cost, inward(limit, *position)),
                 Op::Refund { cost, position } => drop(model.refund(now, *cost, inward(limit, *position))),
                 _ => panic!("only charges and refunds are adjustments"),
             }

@@ -5,7 +5,8 @@
 -- ARGV[i]    packed doubles: algorithm; operation (3 charge, 4 refund, 5 renew); 1 for a bundled refund, 2 for a bundled place in a queue,
 --            else 0; maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`
 -- ARGV[n+1]  tests only: now, in microseconds
--- Reply      now; 1 if a bundled place has others behind it, so that nothing bundled was given back, else 0; the index of each
+-- Reply      now; 1 if a bundled place has others behind it, so that nothing bundled was given back, 2 if the periods of a quota do not
+--            contain now, so that nothing was changed, else 0; the index of each
 --            adjustment that created a state; the negative index of each that was refused: the slot to renew or release is not held, or
 --            the place in a queue has others behind it
 local stays_taken = 0
@@ -24,10 +25,12 @@ for i = 1, checks do
   local is_new = not stored
   if is_new and ANONYMOUS and KEYS[checks + i] ~= KEYS[i] then
     keys[i], max_ttl, is_new = KEYS[checks + i], math.huge, false
+    if op == CHARGE and limits[algorithm] == quota then op = FILL end -- others share the bucket, so it has no debt
     stored = latest[keys[i]] or call('GET', keys[i])
   end
   local done
   done, value[i], expiry[i] = limits[algorithm](stored, now, op, 1, struct.unpack(layouts[algorithm], ARGV[i], 33))
+  if done == nil and value[i] then return { now, 2 } end
   if done == nil then return redis.error_reply(string.format('UNREADABLE %d', i)) end
   if not done then reply[#reply + 1] = -i end
   if bundled > 0 and stays_taken == 1 then value[i] = nil end

@@ -18,7 +18,7 @@ elseif KEYS[2] then
   stored = call('GET', key)
 end
 local admitted, value, expiry, view = limit(stored, now, TAKE, 1, struct.unpack(layout, ARGV[1]))
-if admitted == nil then return struct.pack('<dc3', now, ';!1') end
+if admitted == nil then return struct.pack('<d', now) .. (value and ';~' or ';!1') end
 if value then call('PSETEX', key, string.format('%d', math.min(expiry - now, max_ttl) / 1000 + margin), value) end
 local letter = admitted and string.sub(letters, 1, 2) or string.sub(letters, 3)
 return struct.pack('<dc2', now, letter) .. (view or stored or '') .. ttl

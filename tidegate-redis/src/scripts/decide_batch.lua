@@ -17,6 +17,7 @@
 --          maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`, padded
 -- ARGV[3]  tests only: now, in microseconds
 -- Reply    one string: now as a packed double; for each plan a semicolon and one of
+--          "~", once for all plans: the periods of a quota do not contain now, and nothing was decided
 --          "!" and the number of an enforced check whose state is unreadable: the plan changed nothing
 --          unless units is 1, "g" and the units granted; then for each check a letter and the state that it was decided on; then "t"
 --          and the units that earlier plans took from this state, if any; then for a state with a maximum TTL "m" and the
@@ -29,6 +30,7 @@ local limit_of = {}
 for at = 1, #ARGV[2], 88 do
   local limit = { struct.unpack('<ddddddddddd', ARGV[2], at) }
   limit[1] = limits[limit[1]]
+  if limit[1] == quota and (now < limit[8] or now >= limit[11]) then return struct.pack('<dc2', now, ';~') end
   limit_of[#limit_of + 1] = limit
 end
 
@@ -269,7 +271,7 @@ while at < past_plans do
         elseif admits then
           if granted == 0 and not counts_alone then changed = nil end
         elseif counts_alone and consume then
-          local _, charged, ends = apply(limit, stored[i], CHARGE, takes)
+          local _, charged, ends = apply(limit, stored[i], limit[1] == quota and FILL or CHARGE, takes)
           if charged then
             _, _, _, state = apply(limit, charged, TAKE, takes)
             state, changed, expiry[i] = state or charged, charged, ends

@@ -126,6 +126,7 @@ impl Scenario {
             .with_heartbeats(false);
         let node = Node::new("simulated", Endpoint::Simulated(Arc::clone(&server)), &options, true);
         let store = RedisStore {
+            period_clock: Arc::default(),
             denial_cache: Arc::new(DenialCache::new(None)),
             router: Router::Single(node),
             denials: Arc::new(RecentDenials::new(false)),

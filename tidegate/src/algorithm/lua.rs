@@ -16,13 +16,15 @@ pub const SLIDING_LOG: &str = include_str!("sliding_log.lua");
 pub const SLIDING_WINDOW: &str = include_str!("sliding_window.lua");
 /// `concurrency`
 pub const CONCURRENCY: &str = include_str!("concurrency.lua");
+/// `quota`
+pub const QUOTA: &str = include_str!("quota.lua");
 /// `penalty`
 pub const PENALTY: &str = include_str!("penalty.lua");
 
 /// The constants of the scripts: the operations, the clock margin, the maximum of what a bucket counts as returned, both in
-/// microseconds, the maximum of counted strikes, and 2^53, the bound of all numbers in values. A name that contains another comes
-/// before it.
-const CONSTANTS: [(&str, &str); 10] = [
+/// microseconds, the maximum of counted strikes, the longest debt of a quota, the largest amount, and 2^53, the bound of all numbers in
+/// values. A name that contains another comes before it.
+const CONSTANTS: [(&str, &str); 13] = [
     ("TAKE", "1"),
     ("ROOM", "2"),
     ("CHARGE", "3"),
@@ -30,6 +32,9 @@ const CONSTANTS: [(&str, &str); 10] = [
     ("RENEW", "5"),
     ("MAX_STRIKES", "900"),
     ("STRIKE", "8"),
+    ("FILL", "9"),
+    ("MAX_WINDOW", "3155760000000000"),
+    ("MAX_AMOUNT", "4503599627370495"),
     ("MARGIN", "2000000"),
     ("MAX_RETURNED", "4503599627370496"),
     ("TOO_LARGE", "9007199254740992"),
@@ -49,6 +54,8 @@ mod tests {
     fn the_constants_are_the_same_in_rust_and_lua() {
         let constant = |name: &str| CONSTANTS.iter().find(|constant| constant.0 == name).unwrap().1;
         assert_eq!(constant("MARGIN"), super::super::CLOCK_MARGIN_MICROS.to_string());
+        assert_eq!(constant("MAX_WINDOW"), crate::limit::MAX_WINDOW_MICROS.to_string());
+        assert_eq!(constant("MAX_AMOUNT"), crate::limit::MAX_AMOUNT.to_string());
         assert_eq!(constant("MAX_STRIKES"), super::super::penalty::MAX_STRIKES.to_string());
         assert_eq!(constant("MAX_RETURNED"), super::super::token_bucket::MAX_RETURNED_MICROS.to_string());
     }

@@ -145,14 +145,15 @@ pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) ->
     }
 }
 
-/// The charge for a denied take that counts all the same, where each check counts on its own. It makes no debt: whoever is denied could
-/// add to it without end.
-pub(crate) fn charge_denied(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) -> Op {
-    let cost = match limit {
-        Limit::Quota(_) => room(state, limit, now, Take::new(1, take.total())),
-        _ => take.total(),
-    };
-    Op::Charge { cost, position: TakePosition::default() }
+/// The same operation, but a charge makes no debt: it consumes at most what is left. So a denied request counts where each check counts on
+/// its own, since its client could add to the debt without end; and so do charges to an overflow bucket, since others share it.
+pub fn without_debt(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Op {
+    match (limit, op) {
+        (Limit::Quota(_), Op::Charge { cost, .. }) => {
+            Op::Charge { cost: room(state, limit, now, Take::new(1, cost)), position: TakePosition::default() }
+        }
+        _ => op,
+    }
 }
 
 /// The outcome for the caller, from the state before the decision.

@@ -2,9 +2,9 @@
 --   limit(state, now, op, units, …)  →  admitted, value, expiry, view
 --     state    the value of the key, or false   now     microseconds since the epoch
 --     op       TAKE, ROOM, CHARGE, REFUND       units   multiplier of the cost
---              RENEW for leases, STRIKE for a penalty
+--              RENEW for leases, STRIKE for a penalty, FILL for a quota: a charge that makes no debt
 --     …        cost and position of the op, then the parameters of the limit
---     admitted nil if the value is unreadable   value   the value to write, or nil
+--     admitted nil if the value is unreadable   value   the value to write, or nil; true if the periods of a quota are stale
 --              false for the refund of a place in a queue that has others behind it, and for a slot that is not held
 --     expiry   microseconds at which value is equivalent to none
 --     view     the reply in place of state, if that is large

@@ -20,7 +20,7 @@ impl PeriodBounds {
 
     /// The first instant of the period with this index, if it is one of these.
     fn start_of(&self, index: u64) -> Option<u64> {
-        let at = (index + 1).checked_sub(self.index)?;
+        let at = index.checked_add(1)?.checked_sub(self.index)?;
         self.starts.get(usize::try_from(at).ok()?).copied()
     }
 }

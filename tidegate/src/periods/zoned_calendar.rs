@@ -3,7 +3,7 @@
 //! Every period has an index that grows by one from period to period:
 //!
 //! ```text
-//! hours   hours from 0001-01-01 UTC to the start of the local hour, rounded down
+//! hours   hours from 0001-01-01 UTC to the hour in UTC in which the period begins
 //! days    days from 0001-01-01 to the local date
 //! weeks   weeks from Monday 0001-01-01 to the week in which the period begins
 //! months  12 · year + month - 1 of the month in which the period begins
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The same index in two time zones, or with two anchors, means the same hour, date, week, month or year. A period begins at the first
-//! instant of its local day: if the clocks skip midnight, the instant at which they are put forward; if they repeat it, the first
+//! instant of its local day or hour: if the clocks skip midnight, the instant at which they are put forward; if they repeat it, the first
 //! of the two. A local day that a time zone skipped altogether is an empty period.
 
 use jiff::Timestamp;
@@ -25,6 +25,7 @@ const DAY: i64 = 24 * HOUR;
 
 /// The days from 0001-01-01, a Monday, to 1970-01-01.
 const DAYS_BEFORE_1970: i64 = 719_162;
+const HOURS_BEFORE_1970: i64 = 24 * DAYS_BEFORE_1970;
 
 /// The periods of one length, time zone and anchor.
 pub(super) struct ZonedCalendar {
@@ -49,11 +50,10 @@ impl ZonedCalendar {
     /// The period that contains `now`, and its neighbours.
     pub(super) fn bounds_at(&self, now: u64) -> PeriodBounds {
         let now = now.cast_signed();
-        if self.period == Period::Hour {
-            return self.hour_bounds_at(now);
-        }
-        let date = self.zone.to_datetime(instant(now)).date();
-        let mut index = self.index_of(date);
+        let mut index = match self.period {
+            Period::Hour => now.div_euclid(HOUR) + HOURS_BEFORE_1970,
+            _ => self.index_of(self.zone.to_datetime(instant(now)).date()),
+        };
         // Where the clocks repeat midnight, the next date begins, ends, and begins again.
         while self.start(index + 1) <= now {
             index += 1;
@@ -66,8 +66,7 @@ impl ZonedCalendar {
 
     /// The first instant of a period in microseconds. Saturates at the years that dates can have.
     pub(super) fn start_of(&self, index: u64) -> u64 {
-        let index = i64::try_from(index).unwrap_or(i64::MAX);
-        micros(if self.period == Period::Hour { self.hour_start(index) } else { self.start(index) })
+        micros(self.start(i64::try_from(index).unwrap_or(i64::MAX)))
     }
 
     /// The index of the period that contains the local `date`.
@@ -95,7 +94,25 @@ impl ZonedCalendar {
     }
 
     fn start(&self, index: i64) -> i64 {
+        if self.period == Period::Hour {
+            return self.start_of_hour(index.saturating_sub(HOURS_BEFORE_1970).saturating_mul(HOUR));
+        }
         self.first_date(index).map_or(i64::MAX, |date| self.start_of_day(date))
+    }
+
+    /// The instant within the hour from `utc` on at which the local clocks show a full hour. If they never do, since they are changed by
+    /// a part of an hour, the instant of that change.
+    fn start_of_hour(&self, utc: i64) -> i64 {
+        let full_hour = |at: i64| {
+            let offset = seconds(self.zone.to_offset(instant(at))) * 1_000_000;
+            utc.saturating_add((-offset).rem_euclid(HOUR))
+        };
+        let start = full_hour(utc);
+        let change = self.zone.following(instant(utc)).next().map(|change| change.timestamp().as_microsecond());
+        match change {
+            Some(change) if change <= start => full_hour(change).max(change),
+            _ => start,
+        }
     }
 
     /// The first instant of a local day.
@@ -114,59 +131,6 @@ impl ZonedCalendar {
             }
         }
     }
-}
-
-/// Hours, which follow the offset of the time zone and not its dates.
-impl ZonedCalendar {
-    fn hour_bounds_at(&self, now: i64) -> PeriodBounds {
-        let start = self.start_of_hour_at(now);
-        let end = self.end_of_hour_at(now);
-        let starts = [self.start_of_hour_at(start - 1), start, end, self.end_of_hour_at(end)];
-        PeriodBounds { index: hour_index(start).unsigned_abs(), starts: starts.map(micros) }
-    }
-
-    /// The first instant of the hour with this index.
-    fn hour_start(&self, index: i64) -> i64 {
-        let utc = index.saturating_sub(DAYS_BEFORE_1970 * 24).saturating_mul(HOUR);
-        // The last microsecond of the hour in UTC is in the local hour that begins within it, or in one that began before.
-        let start = self.start_of_hour_at(utc.saturating_add(HOUR - 1));
-        if start < utc { self.end_of_hour_at(utc.saturating_add(HOUR - 1)) } else { start }
-    }
-
-    fn start_of_hour_at(&self, now: i64) -> i64 {
-        let start = now - self.local(now).rem_euclid(HOUR);
-        // Where the offset changes within an hour, both parts are one period if their clocks show the same hour.
-        let change = self.zone.preceding(instant(now + 1)).next().map(|change| change.timestamp().as_microsecond());
-        match change {
-            Some(change) if change > start => {
-                let before = change - 1;
-                let is_same = self.local(before).div_euclid(HOUR) == self.local(change).div_euclid(HOUR);
-                if is_same { before - self.local(before).rem_euclid(HOUR) } else { change }
-            }
-            _ => start,
-        }
-    }
-
-    fn end_of_hour_at(&self, now: i64) -> i64 {
-        let end = now - self.local(now).rem_euclid(HOUR) + HOUR;
-        let change = self.zone.following(instant(now)).next().map(|change| change.timestamp().as_microsecond());
-        match change {
-            Some(change) if change < end => {
-                let is_same = self.local(now).div_euclid(HOUR) == self.local(change).div_euclid(HOUR);
-                if is_same { change - self.local(change).rem_euclid(HOUR) + HOUR } else { change }
-            }
-            _ => end,
-        }
-    }
-
-    /// The local time as microseconds from 1970 on.
-    fn local(&self, now: i64) -> i64 {
-        now + seconds(self.zone.to_offset(instant(now))) * 1_000_000
-    }
-}
-
-fn hour_index(start: i64) -> i64 {
-    start.div_euclid(HOUR) + DAYS_BEFORE_1970 * 24
 }
 
 fn seconds(offset: Offset) -> i64 {
