@@ -6,7 +6,7 @@ mod memory;
 
 use std::time::Duration;
 
-use tidegate::{Algorithm, RuleMode, attributes};
+use tidegate::{Limit, OnFailure, RuleMode, attributes};
 
 use crate::compile::CompiledRule;
 use crate::identity::{Identity, Source};
@@ -173,9 +173,12 @@ fn explicit_rules(rules: &[&CompiledRule]) -> ChecklistItem {
 
 fn fitting_algorithm(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "the algorithm fits the invariant";
-    let fixed = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.algorithm() == Algorithm::FixedWindow);
+    let fixed =
+        |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| security::doubles_at_boundary(limit.algorithm()));
     if let Some(ids) = list_rules(rules, |rule| security::is_security(rule) && fixed(rule)) {
-        let detail = format!("a fixed window lets twice as many guesses pass at a boundary: {ids}; use `sliding_log`");
+        let detail = format!(
+            "a fixed window or a quota lets twice as many guesses pass at a boundary: {ids}; use `sliding_log`"
+        );
         return ChecklistItem::unmet(NAME, detail);
     }
     if let Some(ids) = list_rules(rules, |rule| limits::all(rule).any(|(_, limit)| limits::is_huge_log(limit))) {
@@ -185,7 +188,10 @@ fn fitting_algorithm(rules: &[&CompiledRule]) -> ChecklistItem {
     if let Some(ids) = list_rules(rules, |rule| limits::cost_above_limit(rule).is_some()) {
         return ChecklistItem::unmet(NAME, format!("a request can cost more than the whole limit: {ids}"));
     }
-    ChecklistItem::met(NAME, "no fixed window against guessing, no log of more than 1,000, no cost above its limit")
+    ChecklistItem::met(
+        NAME,
+        "no fixed window or quota against guessing, no log of more than 1,000, no cost above its limit",
+    )
 }
 
 fn keys(deployment: &Deployment) -> ChecklistItem {
@@ -331,17 +337,27 @@ fn method() -> Source {
     Source::Attribute(attributes::METHOD.into())
 }
 
+/// Whether what is billed has records of its own: the store counts to limit.
 fn billing(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "quotas and billing have their own records";
+    let is_quota = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| matches!(limit, Limit::Quota(_)));
     let long = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.max_window() >= MIN_BILLING_WINDOW);
-    match list_rules(rules, long) {
-        Some(ids) => {
-            let detail = format!(
-                "windows of a day or longer: {ids}; the store may lose counts, so keep what you bill in a database of \
-                 your own"
-            );
-            ChecklistItem::unknown(NAME, detail)
-        }
-        None => ChecklistItem::met(NAME, "no window is a day or longer, so no limit looks like billing"),
-    }
+    let uncounted = |rule: &CompiledRule| {
+        rule.matcher.on_failure.each().any(|(_, policy)| !matches!(policy, OnFailure::Closed | OnFailure::Share))
+    };
+    let Some(ids) = list_rules(rules, |rule| is_quota(rule) || long(rule)) else {
+        return ChecklistItem::met(NAME, "no quota, and no window of a day or longer, so no limit looks like billing");
+    };
+    let more = match list_rules(rules, |rule| is_quota(rule) && uncounted(rule)) {
+        Some(ids) => format!(
+            "; while the store fails, more than the quota passes, and the store never learns of it: {ids}; set `closed` where it \
+             must not"
+        ),
+        None => String::new(),
+    };
+    let detail = format!(
+        "quotas, and windows of a day or longer: {ids}; the store may lose counts, so keep what you bill in a database of \
+         your own{more}"
+    );
+    ChecklistItem::unknown(NAME, detail)
 }

@@ -9,11 +9,13 @@ mod identify;
 mod limit;
 mod on_failure;
 mod penalty;
+mod quota;
 mod repeated;
 mod route_table;
 mod rule;
 
 use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use smol_str::SmolStr;
@@ -39,6 +41,15 @@ const FORMAT_VERSION: u64 = 1;
 
 /// The size of a body without a length: the longest that axum takes by default, and more than nginx does.
 const DEFAULT_UNKNOWN_SIZE_BYTES: u64 = 2 * 1024 * 1024;
+
+/// The longest body that rules read, unless the file says otherwise: enough for a login.
+const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// The same in a file with `cost.usage`: prompts are longer.
+const DEFAULT_MAX_PROMPT_BYTES: usize = 1024 * 1024;
+
+/// The range of `max_body`. Every such request is kept in memory before it is forwarded.
+const MAX_BODY_BYTES_RANGE: RangeInclusive<u64> = 1024..=16 * 1024 * 1024;
 
 /// A compiled rule file.
 #[derive(Debug)]
@@ -91,6 +102,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     compiler.check_budgets(&rules);
     compiler.share_static_limits(&mut rules);
     let plan_of_tenant = compiler.tenants(file);
+    let max_body_bytes = compiler.max_body_bytes(file, &rules);
     let mut rule_matchers: Vec<_> =
         rules.iter().filter(|rule| !rule.is_disabled()).map(|rule| rule.matcher.clone()).collect();
     let (exempt_index, exempt_rest) = Index::new(exempt.iter());
@@ -109,6 +121,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
         index,
         rules: rule_matchers,
         unknown_size: file.unknown_size.as_ref().map_or(DEFAULT_UNKNOWN_SIZE_BYTES, |size| size.value.0),
+        max_body_bytes,
         reads: HashSet::new(),
     };
     matcher.reads = matcher.reads().into_iter().map(SmolStr::from).collect();
@@ -187,6 +200,21 @@ impl Compiler<'_> {
             header_policy = header_policy.with_legacy_ratelimit(reset(form));
         }
         header_policy.with_retry_after_ms(http.retry_after_ms.as_ref().is_some_and(|on| on.value))
+    }
+
+    fn max_body_bytes(&mut self, file: &schema_types::RuleFileSpec, rules: &[CompiledRule]) -> usize {
+        let Some(at) = &file.max_body else {
+            let has_usage = rules.iter().any(|rule| rule.matcher.usage.is_some());
+            return if has_usage { DEFAULT_MAX_PROMPT_BYTES } else { DEFAULT_MAX_BODY_BYTES };
+        };
+        let bytes = at.value.0;
+        if !MAX_BODY_BYTES_RANGE.contains(&bytes) {
+            let (least, most) = (MAX_BODY_BYTES_RANGE.start(), MAX_BODY_BYTES_RANGE.end());
+            let message = format!("{bytes} is out of range: it must be {least} to {most} bytes");
+            self.error("max-body", &at.span, message)
+                .set_help("each request whose body rules read takes as much memory");
+        }
+        usize::try_from(bytes).unwrap_or(DEFAULT_MAX_BODY_BYTES)
     }
 
     /// The limits of every plan, by rule.

@@ -49,6 +49,8 @@ pub enum GapEffect {
     NeverApplies,
     /// Each holds its slot for the whole lease: the door does not learn when a request ends.
     HeldForLease,
+    /// Each costs its estimate: the door does not learn how many tokens it used.
+    UnknownUsage,
 }
 
 impl DoorGap {
@@ -119,6 +121,11 @@ impl fmt::Display for DoorGap {
                 "rule `{rule}` holds slots (`{source}`), and {door} never learns when a request ends: each slot is held for the \
                  whole lease"
             ),
+            GapEffect::UnknownUsage => write!(
+                f,
+                "the actual cost of rule `{rule}` is token usage (`{source}`), which {door} never learns: each request costs its \
+                 estimate"
+            ),
             GapEffect::NeverApplies => {
                 write!(f, "rule `{rule}` matches by `{source}`, which {door} never has: it never applies there")
             }
@@ -172,6 +179,7 @@ impl<'r> RuleAtDoor<'r> {
         gaps.extend(self.cost_gap());
         gaps.extend(self.claim_gap());
         gaps.extend(self.lease_gap());
+        gaps.extend(self.usage_gap());
         gaps
     }
 
@@ -255,6 +263,14 @@ impl<'r> RuleAtDoor<'r> {
         (is_held && !self.door.learns_of_ends()).then(gap)
     }
 
+    /// An actual cost that the door does not learn.
+    fn usage_gap(&self) -> Option<DoorGap> {
+        let gap = |_| self.gap("usage", GapEffect::UnknownUsage, None, &self.rule.cost_span);
+        // Callers of the check API commit what they have reserved.
+        let learns = matches!(self.door, FrontDoor::Gateway | FrontDoor::Check);
+        self.rule.matcher.usage.filter(|_| !learns).map(gap)
+    }
+
     /// A claim that the rule counts by, or that chooses its limit, if no proxy in front can have verified it.
     fn claim_gap(&self) -> Option<DoorGap> {
         if self.door != FrontDoor::Gateway || self.matcher.identity_config.trust != ProxyTrust::None {
@@ -323,6 +339,9 @@ fn help(effect: GapEffect, missing: Option<&Source>) -> &'static str {
         _ if effect == GapEffect::HeldForLease => {
             "limit concurrency at the gateway or the tower layer, or let workers call `/v1/leases`; here at most `max` requests pass \
              in each lease"
+        }
+        _ if effect == GapEffect::UnknownUsage => {
+            "limit the route at the gateway, or let the caller reserve and commit with `/v1/quotas` or `Limiter::reserve`"
         }
         Some(Source::Body(_)) => {
             "limit the route at the gateway, the tower layer or the check API, which have the body; or let the proxy send the \

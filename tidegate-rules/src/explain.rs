@@ -1,17 +1,21 @@
 //! `Explanation`: which rules of a file apply to a request and why the others do not, the subject and keys under each, and
 //! the next decisions.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use tidegate::attributes::{PATH, PathReadings, header_name};
 use tidegate::spi::Match;
-use tidegate::{Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet, Secret};
+use tidegate::{
+    Clock, Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet, Secret,
+    SystemClock, Timestamp, UsageKind,
+};
 
+use crate::RuleFile;
 use crate::compile::CompiledRule;
 use crate::condition::ConditionMismatch;
+use crate::describe_limit::describe_limit;
 use crate::request_view::RequestView;
 use crate::timeline::{Timeline, timeline};
-use crate::{RuleFile, quantity};
 
 /// The effect of a rule file on a request.
 #[derive(Clone, Debug)]
@@ -96,6 +100,10 @@ pub struct RuleEffect {
     pub anonymous: bool,
     /// The cost of the request.
     pub cost: u64,
+    /// The tokens of a language model that are the actual cost.
+    pub usage: Option<UsageKind>,
+    /// The response header with the actual cost.
+    pub actual: Option<String>,
     /// The failure policy that applies to the request while the store fails.
     pub on_failure: OnFailure,
     /// What happens to the request while an instance is overloaded.
@@ -130,11 +138,30 @@ pub struct LimitExplanation {
     pub text: String,
     /// Its key, with unprintable bytes as `\x..`.
     pub key: String,
+    /// The running period, if it is a quota.
+    pub period: Option<PeriodExplanation>,
+}
+
+/// The running period of a quota, in its time zone: `2026-03-29T00:00:00+01:00`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeriodExplanation {
+    /// Its first instant.
+    pub begins: String,
+    /// The first instant of the next one.
+    pub ends: String,
+    /// The name of the time zone.
+    pub time_zone: String,
 }
 
 impl RuleFile {
     /// Explains which rules apply to `request` and how, with subjects hashed by `secret`.
     pub fn explain(&self, request: &Request<'_>, secret: &Secret) -> Explanation {
+        self.explain_at(request, secret, SystemClock::new().now())
+    }
+
+    /// The same at the time `now`, on which the periods of quotas depend.
+    pub fn explain_at(&self, request: &Request<'_>, secret: &Secret, now: Timestamp) -> Explanation {
         let rules = self.rules().clone().with_secret(secret);
         let path = request.attribute(PATH);
         let problem = rules.resolve(request).problem().cloned();
@@ -150,7 +177,7 @@ impl RuleFile {
         let exemptions: Vec<_> = views.iter().map(|view| self.matcher.exemption(view)).collect();
         let explained = self.compiled.iter().filter(|_| !is_path_refused).flat_map(|rule| {
             let status = |(view, exemption): (&RequestView<'_, '_>, &Option<usize>)| {
-                self.status(rule, view, exemption.is_some(), &rules)
+                self.status(rule, view, exemption.is_some(), &rules, now)
             };
             unite_statuses(views.iter().zip(&exemptions).map(status)).into_iter().map(|status| RuleExplanation {
                 id: rule.matcher.id.to_string(),
@@ -168,19 +195,26 @@ impl RuleFile {
             problem,
             claims: self.claims(&views[0], &explained),
             rules: explained,
-            timeline: timeline(&rules, request),
+            timeline: timeline(&rules, request, now),
             path_readings: readings,
         }
     }
 
-    fn status(&self, rule: &CompiledRule, view: &RequestView<'_, '_>, exempt: bool, rules: &RuleSet) -> RuleStatus {
+    fn status(
+        &self,
+        rule: &CompiledRule,
+        view: &RequestView<'_, '_>,
+        exempt: bool,
+        rules: &RuleSet,
+        now: Timestamp,
+    ) -> RuleStatus {
         if let Some(ConditionMismatch { field, wanted, found }) = rule.matcher.condition.mismatch(view) {
             return RuleStatus::Differs { field, wanted, found };
         }
         match (rule.is_disabled(), exempt) {
             (true, _) => RuleStatus::Disabled,
             (_, true) => RuleStatus::Exempt,
-            _ => RuleStatus::Applies(self.effect(rule, view, rules)),
+            _ => RuleStatus::Applies(self.effect(rule, view, rules, now)),
         }
     }
 
@@ -206,7 +240,7 @@ impl RuleFile {
         claims
     }
 
-    fn effect(&self, rule: &CompiledRule, view: &RequestView<'_, '_>, rules: &RuleSet) -> RuleEffect {
+    fn effect(&self, rule: &CompiledRule, view: &RequestView<'_, '_>, rules: &RuleSet, now: Timestamp) -> RuleEffect {
         let rule_subject = rule.matcher.subject(view);
         let cost = rule.matcher.cost.units(view, &self.matcher);
         // Resolved alone: of rules that share a budget only the first has a check in the plan.
@@ -238,6 +272,8 @@ impl RuleFile {
             subject_hash: checks.first().map(|check| check.key().subject().to_string()).unwrap_or_default(),
             anonymous: rule_subject.anonymous,
             cost,
+            usage: rule.matcher.usage,
+            actual: rule.cost_header.as_ref().map(ToString::to_string),
             on_failure,
             on_overload: rule.on_overload,
             emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
@@ -252,10 +288,21 @@ impl RuleFile {
                         plan: gate.plan().to_string(),
                         text: describe_limit(gate.limit()),
                         key: key.escape_ascii().to_string(),
+                        period: PeriodExplanation::of_limit(gate.limit(), now),
                     }
                 })
                 .collect(),
         }
+    }
+}
+
+impl PeriodExplanation {
+    fn of_limit(limit: &Limit, now: Timestamp) -> Option<Self> {
+        let Limit::Quota(quota) = limit else { return None };
+        let periods = quota.periods();
+        let [_, begins, ends, _] =
+            periods.bounds_at(now).starts.map(|at| periods.local_time(Timestamp::from_micros(at)));
+        Some(Self { begins, ends, time_zone: periods.time_zone().to_owned() })
     }
 }
 
@@ -286,44 +333,6 @@ fn unite_statuses(statuses: impl Iterator<Item = RuleStatus>) -> Vec<RuleStatus>
 impl fmt::Debug for SubjectPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SubjectPart").field("name", &self.name).field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
-
-/// Describes a limit in words.
-pub fn describe_limit(limit: &Limit) -> String {
-    let window = quantity::format_window(limit.window());
-    match limit {
-        Limit::TokenBucket(bucket) => {
-            format!("token bucket: {} at once, then {}", bucket.capacity(), quantity::format_rate(bucket.refill()))
-        }
-        Limit::LeakyBucket(bucket) => {
-            format!("leaky bucket: {}, up to {} wait", quantity::format_rate(bucket.drain()), bucket.queue())
-        }
-        Limit::FixedWindow(fixed) => format!("fixed window: {} in each {window}", fixed.limit()),
-        Limit::SlidingLog(log) => format!("sliding log: {} in any {window}", log.limit()),
-        Limit::SlidingWindow(sliding) => {
-            format!("sliding window: about {} in any {window}, {} slices", sliding.limit(), sliding.slices())
-        }
-        Limit::Penalty(penalty) => {
-            let (after, factor) = (penalty.after(), penalty.factor());
-            let [block, max] = [penalty.block(), penalty.max()].map(quantity::format_duration);
-            let growth = if factor == 1 {
-                "and as long at each further one".into()
-            } else {
-                format!("then {factor} times the block before, up to {max}")
-            };
-            // Its name says that it is a penalty.
-            format!("blocked for {block} at strike {after}, {growth}")
-        }
-        Limit::Concurrency(concurrency) => {
-            let lease = quantity::format_duration(concurrency.lease());
-            format!("concurrency: {} at the same time, each for {lease} without a renewal", concurrency.max())
-        }
-        other => {
-            let mut text = String::new();
-            let _ = write!(text, "{}: {} in {window}", other.algorithm().as_str(), other.amount());
-            text
-        }
     }
 }
 

@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_cost_is_computed_from_the_request() {
-        let table: [(&str, Attributes, i64); 42] = [
+        let table: [(&str, Attributes, i64); 55] = [
             ("1", &[], 1),
             ("-3", &[], -3),
             ("1 + 2 * 3 - 4 / 2 % 3", &[], 5),
@@ -182,6 +182,19 @@ mod tests {
             ("int(string(int(double(7))))", &[], 7),
             ("tenant <= 'b' && tenant >= 'b' && !(tenant > 'b') ? 1 : 0", &[("tenant", "b")], 1),
             ("plan == 'a' ? 1 : plan == 'b' ? 2 : 3", &[("plan", "b")], 2),
+            ("int(request.body['user.id'])", &[("body:user.id", "7")], 7),
+            ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "100")], 100),
+            ("int(request.body.max_tokens, 1024)", &[], 1024),
+            ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "many")], 1024),
+            ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "-100")], -100),
+            ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "1e6")], 1_000_000),
+            ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "1.2")], 2),
+            ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "99999999999999999999")], i64::MAX),
+            ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "nan")], 1024),
+            ("max(int(request.body.b, 0), int(request.body.a, int(request.body.b, 9)))", &[("body:b", "5")], 5),
+            ("max(int(request.body.b, 0), int(request.body.a, int(request.body.b, 9)))", &[("body:a", "5")], 5),
+            ("max(int(request.body.b, 0), int(request.body.a, int(request.body.b, 9)))", &[], 9),
+            ("request.body.stream == 'true' ? 2 : 1", &[("body:stream", "true")], 2),
         ];
         for (text, attributes, expected) in table {
             assert_eq!(cost(text, attributes), Ok(expected), "{text}");
@@ -231,7 +244,7 @@ mod tests {
     /// Position, problem and help for every kind of error.
     #[test]
     fn every_error_has_a_position_and_help() {
-        let table: [(&str, usize, &str, &str); 78] = [
+        let table: [(&str, usize, &str, &str); 81] = [
             ("  ", 0, "is empty", "whole number"),
             ("1 +", 3, "ends too early", "missing"),
             ("(1", 2, "ends too early", "missing"),
@@ -272,11 +285,12 @@ mod tests {
             ("tenant.startswith('a') ? 1 : 2", 7, "no function `startswith`", "did you mean `startsWith`?"),
             ("_x_(1, 2)", 0, "no function `_x_`", "the functions are"),
             ("startsWith(tenant, 'a') ? 1 : 2", 0, "does not accept text and text", "text.startsWith(text)"),
-            ("tenant.int()", 7, "does not accept", "`int(value)`"),
+            ("tenant.int()", 7, "does not accept", "`int(value), int(text, int)`"),
             ("size()", 0, "does not accept no arguments", "`size(text)`"),
             ("size(tenant, user)", 0, "does not accept text and text", "`size(text)`"),
             ("1 + size(12)", 4, "does not accept a whole number", "`size(text)`"),
-            ("int(true)", 0, "does not accept true or false", "`int(value)`"),
+            ("int(true)", 0, "does not accept true or false", "`int(value), int(text, int)`"),
+            ("int(1, 2)", 0, "does not accept a whole number and a whole number", "int(text, int)"),
             (
                 "min(1, 2, 3)",
                 0,
@@ -310,6 +324,8 @@ mod tests {
             ("tenant.name", 7, "is text, which has no fields", ""),
             ("request", 0, "`request` is a group", "`request.method`"),
             ("size(request.headers)", 5, "`request.headers` is a group", "request.headers[\"x-plan\"]"),
+            ("request.body", 0, "`request.body` is a group", "request.body[\"max_tokens\"]"),
+            ("attr.body", 5, "`body` is not an attribute of the application", "request.body[\"max_tokens\"]"),
             ("attr", 0, "`attr` is a group", "attr[\"rows\"]"),
             ("  tenant", 2, "this is text, but a cost is a whole number", "int(…)"),
             ("double(1) + 2.0", 0, "a decimal number, but a cost is a whole number", "int(…)"),

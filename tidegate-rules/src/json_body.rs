@@ -4,9 +4,6 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// The longest body that is read, in bytes. A request with a longer one is refused.
-pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
-
 /// A JSON body, or a part of it.
 #[derive(Debug)]
 pub(crate) enum JsonBody {
@@ -14,7 +11,9 @@ pub(crate) enum JsonBody {
     Object(Vec<(String, JsonBody)>),
     /// A string, an integer or a boolean, as text.
     Text(String),
-    /// Anything else. Decimals and numbers beyond 64 bits have more than one spelling.
+    /// A decimal or a number beyond 64 bits, in digits. It has more than one spelling, so it identifies nobody.
+    Decimal(String),
+    /// Anything else.
     Other,
 }
 
@@ -39,9 +38,9 @@ struct Candidates<'b> {
 }
 
 impl JsonBody {
-    /// Parses a body. `None` if it is too long, invalid, or nested deeper than the 128 levels of `serde_json`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        if text.len() > MAX_BODY_BYTES {
+    /// Parses a body of at most `max_bytes`. `None` if it is longer, invalid, or nested deeper than the 128 levels of `serde_json`.
+    pub(crate) fn parse(text: &str, max_bytes: usize) -> Option<Self> {
+        if text.len() > max_bytes {
             return None;
         }
         serde_json::from_str(text).ok()
@@ -52,13 +51,25 @@ impl JsonBody {
     /// Parsers differ in which of two equal keys counts, and some, such as Go's, take `Account` for `account`. So a field that is
     /// there twice in any letters is repeated, and so is one that is there as one key and as a nested one.
     pub(crate) fn field(&self, name: &str) -> BodyField<'_> {
+        self.field_with(name, Self::text)
+    }
+
+    /// The field `name`, which may be any number.
+    pub(crate) fn text_or_number(&self, name: &str) -> BodyField<'_> {
+        self.field_with(name, |value| match value {
+            Self::Decimal(digits) => Some(digits),
+            value => value.text(),
+        })
+    }
+
+    fn field_with<'b>(&'b self, name: &str, text: fn(&'b Self) -> Option<&'b str>) -> BodyField<'b> {
         let mut found = Candidates::default();
         self.collect(name, false, &mut found);
         match found.values.as_slice() {
             [] => BodyField::Missing,
             [_] if found.is_folded => BodyField::Missing,
-            [value] => value.text().map_or(BodyField::Missing, BodyField::Once),
-            [first, .., last] => BodyField::Repeated { first: first.text(), last: last.text() },
+            [value] => text(value).map_or(BodyField::Missing, BodyField::Once),
+            [first, .., last] => BodyField::Repeated { first: text(first), last: text(last) },
         }
     }
 
@@ -84,7 +95,7 @@ impl JsonBody {
     fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Object(_) | Self::Other => None,
+            Self::Object(_) | Self::Decimal(_) | Self::Other => None,
         }
     }
 }
@@ -123,8 +134,8 @@ impl<'de> Deserialize<'de> for JsonBody {
             fn visit_u64<E>(self, number: u64) -> Result<JsonBody, E> {
                 Ok(JsonBody::Text(number.to_string()))
             }
-            fn visit_f64<E>(self, _: f64) -> Result<JsonBody, E> {
-                Ok(JsonBody::Other)
+            fn visit_f64<E>(self, number: f64) -> Result<JsonBody, E> {
+                Ok(JsonBody::Decimal(number.to_string()))
             }
             fn visit_unit<E>(self) -> Result<JsonBody, E> {
                 Ok(JsonBody::Other)
@@ -149,8 +160,10 @@ impl<'de> Deserialize<'de> for JsonBody {
 mod tests {
     use super::*;
 
+    const MAX_BODY_BYTES: usize = 64 * 1024;
+
     fn field(text: &str, name: &str) -> Option<String> {
-        match JsonBody::parse(text)?.field(name) {
+        match JsonBody::parse(text, MAX_BODY_BYTES)?.field(name) {
             BodyField::Missing => None,
             BodyField::Once(text) => Some(text.to_owned()),
             BodyField::Repeated { first, last } => Some(format!("{first:?} {last:?}")),
@@ -169,6 +182,28 @@ mod tests {
         }
         for body in ["", "null", "[1]", "account=a7", "{\"account\":\"a7\"", r#"{"account":"a7"} more"#] {
             assert_eq!(field(body, "account"), None, "{body}");
+        }
+    }
+
+    /// Otherwise `max_tokens: 1e6` would be an estimate of nothing.
+    #[test]
+    fn a_cost_reads_every_spelling_of_a_number() {
+        let body =
+            r#"{"s":"7","i":7,"f":1.5,"x":1e3,"neg":-2.5,"big":18446744073709551616,"n":null,"a":[1],"o":{"i":1.0}}"#;
+        let body = JsonBody::parse(body, MAX_BODY_BYTES).unwrap();
+        for (name, expected) in [
+            ("s", "7"),
+            ("i", "7"),
+            ("f", "1.5"),
+            ("x", "1000"),
+            ("neg", "-2.5"),
+            ("big", "18446744073709552000"),
+            ("o.i", "1"),
+        ] {
+            assert_eq!(body.text_or_number(name), BodyField::Once(expected), "{name}");
+        }
+        for name in ["n", "a", "o", "missing"] {
+            assert_eq!(body.text_or_number(name), BodyField::Missing, "{name}");
         }
     }
 

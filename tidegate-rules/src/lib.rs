@@ -58,9 +58,11 @@ mod rule_subjects;
 pub use rule_subjects::SubjectStatus;
 mod client_addresses;
 pub use client_addresses::ClientAddresses;
+mod describe_limit;
+pub use describe_limit::describe_limit;
 mod explain;
 pub use explain::{
-    ClaimUse, Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, describe_limit,
+    ClaimUse, Explanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart,
 };
 mod front_door;
 pub use front_door::FrontDoor;

@@ -11,6 +11,7 @@ pub(crate) mod failure_policy;
 mod identity;
 pub(crate) mod limits;
 pub(crate) mod penalty;
+mod quota;
 mod reachability;
 mod repeated;
 pub(crate) mod security;
@@ -20,7 +21,7 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 39] = [
+pub(crate) const CODES: [&str; 42] = [
     "colon-segment",
     "concurrency-on-security",
     "cost-above-limit",
@@ -31,6 +32,7 @@ pub(crate) const CODES: [&str; 39] = [
     "forgeable-cost",
     "free-until-settled",
     "huge-log",
+    "large-grace",
     "local-changed",
     "local-for-everybody",
     "login-by-ip-alone",
@@ -53,12 +55,14 @@ pub(crate) const CODES: [&str; 39] = [
     "too-many-checks",
     "trust-everyone",
     "unauthenticated-header",
+    "unauthenticated-quota",
     "unauthenticated-tenant",
     UNAVAILABLE_AT_DOOR,
     "unknown-size",
     "unreachable",
     "unused-identity",
     "unverified-claim",
+    "usage-without-estimate",
     "zero-limit",
 ];
 
@@ -99,6 +103,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
         lints.extend(anonymous::lint(file, rule));
         lints.extend(penalty::lint(rule));
         concurrency::lint(rule, &mut lints);
+        quota::lint(file, rule, &mut lints);
     }
     reachability::lint_conditions(file, &mut lints);
     lint_overlapping(file, &rules, &mut lints);

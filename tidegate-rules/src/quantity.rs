@@ -132,6 +132,27 @@ pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
     })
 }
 
+/// Parses a grace of a quota: a count, or a part of `amount` such as `5%` or `0.5%`, rounded down.
+pub(crate) fn parse_grace(text: &str, amount: u64) -> Result<u64, String> {
+    const HELP: &str = "write 50_000 or 5%";
+    let text = bounded(text)?;
+    let Some(percent) = text.strip_suffix('%') else {
+        return parse_count(text).map_err(|why| match why.split_once(';') {
+            Some((problem, _)) => format!("{problem}; {HELP}"),
+            None => why,
+        });
+    };
+    let (number, rest) = decimal(percent.trim_end()).map_err(|problem| format!("{problem}; {HELP}"))?;
+    if !rest.is_empty() {
+        return Err(format!("{text:?} is not a number or a percentage; {HELP}"));
+    }
+    let units = u128::from(amount) * u128::from(number.digits) / (100 * number.scale());
+    u64::try_from(units)
+        .ok()
+        .filter(|units| *units <= MAX_AMOUNT)
+        .ok_or_else(|| format!("{text:?} of {amount} is above {MAX_AMOUNT}, the maximum"))
+}
+
 /// Formats a duration as [`parse_duration`] reads it, exact to the microsecond: `1m30s`, `100ms`, `1250us`.
 pub(crate) fn format_duration(span: Duration) -> String {
     let mut rest = span.as_micros();
@@ -346,6 +367,35 @@ mod tests {
             assert_eq!(parse_duration(text).unwrap_err(), expected, "{text}");
         }
         assert!(parse_duration(&"1s".repeat(50)).unwrap_err().contains("100 bytes"));
+    }
+
+    #[test]
+    fn a_grace_is_a_count_or_a_part_of_the_amount() {
+        for (text, amount, expected) in [
+            ("0", 100, 0),
+            ("50_000", 100, 50_000),
+            ("2k", 100, 2_000),
+            ("5%", 1_000_000, 50_000),
+            ("5 %", 199, 9),
+            ("0.5%", 1_000, 5),
+            ("33.333%", 1_000, 333),
+            ("200%", 10, 20),
+            ("0%", 10, 0),
+            ("100%", MAX_AMOUNT, MAX_AMOUNT),
+        ] {
+            assert_eq!(parse_grace(text, amount), Ok(expected), "{text} of {amount}");
+        }
+        for (text, problem) in [
+            ("", "\"\" does not start with a number; write 50_000 or 5%"),
+            ("%", "\"\" does not start with a number; write 50_000 or 5%"),
+            ("-5%", "\"-5\" does not start with a number; write 50_000 or 5%"),
+            ("5%%", "\"5%%\" is not a number or a percentage; write 50_000 or 5%"),
+            ("5k%", "\"5k%\" is not a number or a percentage; write 50_000 or 5%"),
+            ("1.5", "\"1.5\" is not a whole number; write 50_000 or 5%"),
+            ("99999999999999999%", "\"99999999999999999%\" of 4503599627370495 is above 4503599627370495, the maximum"),
+        ] {
+            assert_eq!(parse_grace(text, MAX_AMOUNT), Err(problem.to_owned()), "{text}");
+        }
     }
 
     #[test]

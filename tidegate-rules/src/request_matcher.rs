@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher};
-use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
+use tidegate::{Request, RequestProblem, RequestProblemKind, UsageKind, attributes};
 
 use crate::condition::Condition;
 use crate::cost::Cost;
@@ -18,6 +18,9 @@ use crate::index::{Index, RuleIndices};
 use crate::provenance::Provenance;
 use crate::repeated::{MAX_REPEATED_VALUES, RepeatedPolicy};
 use crate::request_view::RequestView;
+
+/// How the names of fields of the body begin in expressions.
+const BODY_PREFIX: &str = "body:";
 
 /// The part of a rule file that requests are matched with.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub(crate) struct RequestMatcher {
     pub(crate) index: Index,
     /// The size of a body whose length is not known, in bytes.
     pub(crate) unknown_size: u64,
+    /// The longest body that is read. A request with a longer one is refused.
+    pub(crate) max_body_bytes: usize,
     /// The attributes that the file reads.
     pub(crate) reads: HashSet<SmolStr>,
 }
@@ -51,6 +56,8 @@ pub(crate) struct RuleMatcher {
     pub(crate) per: Arc<[Identity]>,
     pub(crate) tenant: TenantUse,
     pub(crate) cost: Cost,
+    /// The tokens of a language model that are the actual cost.
+    pub(crate) usage: Option<UsageKind>,
     pub(crate) on_failure: FailurePolicy,
     pub(crate) is_shadow: bool,
 }
@@ -112,6 +119,7 @@ impl RequestMatcher {
             attributes::SIZE => Some(view.size()),
             attributes::PLAN => Some(Cow::Owned(view.plan().to_owned())),
             attributes::HOST => view.host().map(|host| Cow::Owned(host.to_owned())),
+            _ if name.starts_with(BODY_PREFIX) => view.body_text_or_number(&name[BODY_PREFIX.len()..]).map(Cow::Owned),
             _ => match self.named(name) {
                 Some(identity) => identity.find(view).map(|identity| identity.value),
                 None => match Source::parse(name) {
@@ -245,6 +253,9 @@ impl Matcher for RequestMatcher {
             let rule = &self.rules[index as usize];
             let subject = rule.subject(&view);
             let cost = rule.cost.units(&view, self);
+            if rule.usage.is_some() {
+                view.need_body();
+            }
             let need = if rule.is_shadow { BodyNeed::Shadow } else { BodyNeed::Enforced };
             body_use = body_use.unite(view.take_body_use(need));
             let others = subject.others();
@@ -279,6 +290,7 @@ impl Matcher for RequestMatcher {
         for rule in &self.rules {
             rule.per.iter().for_each(|identity| identity.reads(&self.identity_config, &mut names));
             rule.cost.reads(self, &mut names);
+            names.extend(rule.usage.map(|_| attributes::BODY.into()));
             rule.on_failure.reads(&mut names);
         }
         // Plans and scopes may need these whatever the rules count by.

@@ -12,7 +12,7 @@ use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
 
 use crate::claims;
 use crate::identity::IdentityValue;
-use crate::json_body::{BodyField, JsonBody, MAX_BODY_BYTES};
+use crate::json_body::{BodyField, JsonBody};
 use crate::provenance::Provenance;
 use crate::query::{self, Parameter};
 use crate::repeated::{MAX_REPEATED_VALUES, RepeatedPolicy};
@@ -71,17 +71,26 @@ impl<'m, 'q> RequestView<'m, 'q> {
 
     /// A field of the body, which is parsed once.
     pub(crate) fn body_field(&self, name: &str) -> Option<String> {
+        self.body_text(name, JsonBody::field)
+    }
+
+    /// A field of the body for a cost, in which every number counts.
+    pub(crate) fn body_text_or_number(&self, name: &str) -> Option<String> {
+        self.body_text(name, JsonBody::text_or_number)
+    }
+
+    fn body_text(&self, name: &str, read: for<'b> fn(&'b JsonBody, &str) -> BodyField<'b>) -> Option<String> {
         let Some(text) = self.request.attribute(attributes::BODY) else {
             self.lacks_body.set(true);
             return None;
         };
         let body = self.body.get_or_init(|| {
-            if text.len() > MAX_BODY_BYTES {
+            if text.len() > self.matcher.max_body_bytes {
                 self.refuse(RequestProblemKind::TooLong, attributes::BODY);
             }
-            JsonBody::parse(text)
+            JsonBody::parse(text, self.matcher.max_body_bytes)
         });
-        let text = match body.as_ref()?.field(name) {
+        let text = match read(body.as_ref()?, name) {
             BodyField::Missing => None,
             BodyField::Once(text) => Some(text),
             BodyField::Repeated { first, last } => {
@@ -97,6 +106,13 @@ impl<'m, 'q> RequestView<'m, 'q> {
             }
         };
         text.map(str::to_owned)
+    }
+
+    /// Records that the body is read by the front door itself, for the token usage.
+    pub(crate) fn need_body(&self) {
+        if self.request.attribute(attributes::BODY).is_none() {
+            self.lacks_body.set(true);
+        }
     }
 
     /// The size of the body in bytes, as text. If it is not known, the size that the file assumes.

@@ -88,8 +88,14 @@ impl RuleFile {
         let CompiledFile { matcher, rules: compiled, header_policy, escaped_slashes, exempt, .. } = compiled;
         let exempt_lines = exempt.iter().map(|span| source.position(span.start).0).collect();
         let matcher = Arc::new(matcher);
+        let max_body_bytes = matcher.max_body_bytes;
         let rules = RuleSet::with_matcher(compiled.iter().map(CompiledRule::rule), Arc::clone(&matcher));
-        let rules = rules.map(|rules| rules.with_header_policy(header_policy).with_escaped_slashes(escaped_slashes));
+        let rules = rules.map(|rules| {
+            rules
+                .with_header_policy(header_policy)
+                .with_escaped_slashes(escaped_slashes)
+                .with_max_body_bytes(max_body_bytes)
+        });
         if let Err(error) = &rules
             && !Report::new(source, problems.clone()).has_errors()
         {

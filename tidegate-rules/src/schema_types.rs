@@ -16,10 +16,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub(crate) use anonymous::{AnonymousSpec, AuthenticatedSpec};
-pub(crate) use cost::{CostSpec, CostTableSpec};
+pub(crate) use cost::{CostSpec, CostTableSpec, UsageSpec};
 pub(crate) use identify::{EscapedSlashesSpec, IdentifySpec, RepeatedName, RepeatedSpec, SourcesSpec};
 pub(crate) use limit::{
-    ConcurrencySpec, FixedWindowSpec, LeakyBucketSpec, LimitSpec, SlidingLogSpec, SlidingWindowSpec, TokenBucketSpec,
+    ConcurrencySpec, FixedWindowSpec, LeakyBucketSpec, LimitSpec, PeriodSpec, QuotaSpec, SlidingLogSpec,
+    SlidingWindowSpec, TokenBucketSpec,
 };
 pub(crate) use on_failure::{OnFailureSpec, OnOverloadSpec, PolicyName, PolicySpec, PolicyTableSpec, StaticCapSpec};
 pub(crate) use penalty::PenaltySpec;
@@ -44,6 +45,9 @@ pub(crate) struct RuleFileSpec {
     /// The size in bytes that `request.size` has for a body without a length; the gateway forwards no more of it. 2,097,152 if
     /// missing.
     pub(crate) unknown_size: Option<Spanned<Amount>>,
+    /// The longest body that rules read, in bytes: 1,024 to 16,777,216; longer ones are refused with 413. 65,536 if missing, or
+    /// 1,048,576 if a rule has `cost.usage`.
+    pub(crate) max_body: Option<Spanned<Amount>>,
     /// Requests that are exempt from all rules, such as internal calls and health checks.
     #[serde(default)]
     pub(crate) exempt: Vec<Spanned<MatchSpec>>,
@@ -95,6 +99,8 @@ pub(crate) struct RuleSpec {
     pub(crate) sliding_window: Option<Spanned<SlidingWindowSpec>>,
     /// A number of requests at the same time, each held until it ends.
     pub(crate) concurrency: Option<Spanned<ConcurrencySpec>>,
+    /// A number of requests in each period of the calendar, in a time zone.
+    pub(crate) quota: Option<Spanned<QuotaSpec>>,
     /// Several limits, each under a name of its own.
     #[serde(default)]
     pub(crate) limits: BTreeMap<String, Spanned<LimitSpec>>,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::{Algorithm, CheckResult, Limiter, ManualClock, MemoryStore, Request, RuleSet, Timestamp};
+use tidegate::spi::Check;
+use tidegate::{Algorithm, CheckResult, Limit, Limiter, ManualClock, MemoryStore, Request, RuleSet, Timestamp};
 
 /// The most requests that one point of a timeline tries.
 const MAX_TRIES: u64 = 100_000;
@@ -26,6 +27,8 @@ pub struct TimelinePoint {
     pub at: Duration,
     /// How many requests are admitted.
     pub allowed: u64,
+    /// How many of them in the grace of a quota.
+    pub in_grace: u64,
     /// The longest delay among them.
     pub longest_delay: Duration,
     /// The refusal of the next one. `None` if more would be admitted than were tried.
@@ -46,8 +49,14 @@ pub struct TimelineDenial {
     pub until_release: bool,
 }
 
-pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
-    let start = Timestamp::from_micros(1_767_225_600_000_000); // 2026-01-01, where windows of every common length begin
+/// The first of January 2026, where windows of every common length begin.
+const WINDOW_START: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);
+
+/// The timeline of a request. It begins with a new window, or `now` if the request is limited by a quota: its periods have no common
+/// beginning.
+pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>, now: Timestamp) -> Timeline {
+    let is_quota = |check: &Check<'_>| matches!(check.gate().limit(), Limit::Quota(_));
+    let start = if rules.resolve(request).checks().iter().any(is_quota) { now } else { WINDOW_START };
     let clock = ManualClock::starting_at(start);
     let limiter = Limiter::new(rules.clone(), MemoryStore::new().with_clock(clock.clone()));
     let mut timeline = Timeline::default();
@@ -81,7 +90,7 @@ fn is_held(check: &CheckResult) -> bool {
 
 impl TimelinePoint {
     fn try_requests(limiter: &Limiter<MemoryStore>, request: &Request<'_>, at: Duration) -> Self {
-        let mut point = Self { at, allowed: 0, longest_delay: Duration::ZERO, denied: None };
+        let mut point = Self { at, allowed: 0, in_grace: 0, longest_delay: Duration::ZERO, denied: None };
         while point.allowed < MAX_TRIES {
             let decision = limiter.check_now(request);
             if !decision.is_allowed() {
@@ -95,6 +104,7 @@ impl TimelinePoint {
             }
             point.longest_delay = point.longest_delay.max(decision.delay());
             point.allowed += 1;
+            point.in_grace += u64::from(decision.is_in_grace());
         }
         point
     }
@@ -132,6 +142,18 @@ mod tests {
         let each = |at: [u64; 4]| at.map(|day| (days(day), 3, false));
         assert_eq!(points("fixed_window: { limit: 3, window: month }", 1), each([0, 31, 59, 90]));
         assert_eq!(points("fixed_window: { limit: 3, window: year }", 1), each([0, 365, 730, 1096]));
+    }
+
+    #[test]
+    fn a_timeline_of_a_quota_begins_now_and_counts_what_is_in_grace() {
+        let text = "version: 1\nrules:\n- { id: a, match: {}, per: [], quota: { amount: 3, grace: 2, period: day, timezone: Europe/Berlin } }\n";
+        let file = RuleFile::parse("rules.yaml", text).unwrap();
+        // Noon on the day before the clocks are put forward.
+        let noon = Timestamp::from_micros(1_774_695_600_000_000);
+        let timeline = file.explain_at(&Request::new(""), &Secret::public(), noon).timeline;
+        let points: Vec<_> =
+            timeline.points.iter().map(|point| (point.at.as_secs() / 3600, point.allowed, point.in_grace)).collect();
+        assert_eq!(points, [(0, 5, 2), (12, 5, 2), (35, 5, 2), (59, 5, 2)]);
     }
 
     #[test]

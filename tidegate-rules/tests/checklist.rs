@@ -147,6 +147,37 @@ fn hot_keys_and_long_periods_are_named() {
 }
 
 #[test]
+fn a_quota_is_no_record_of_what_is_billed() {
+    let quota = with_rule("id: hours, per: tenant, quota: { amount: 20, period: hour }, on_failure: closed");
+    let (state, detail) = item(&quota, &redis(), "billing");
+    assert_eq!(
+        (
+            state,
+            detail
+                .ends_with("longer: hours; the store may lose counts, so keep what you bill in a database of your own")
+        ),
+        (Unknown, true),
+        "{detail}"
+    );
+    let (state, detail) = item(&quota.replace("closed", "open"), &redis(), "billing");
+    assert_eq!(
+        (state, detail.ends_with("never learns of it: hours; set `closed` where it must not")),
+        (Unknown, true),
+        "{detail}"
+    );
+    assert!(
+        item(&quota, &redis(), "memory").1.contains("hours 164, search 130"),
+        "{}",
+        item(&quota, &redis(), "memory").1
+    );
+    let guessing = with_rule(
+        "id: codes, match: { action: otp }, per: attr:account, quota: { amount: 5, period: day }, on_failure: share",
+    );
+    let (state, detail) = item(&guessing, &redis(), "algorithm");
+    assert_eq!((state, detail.contains("at a boundary: codes;")), (Unmet, true), "{detail}");
+}
+
+#[test]
 fn leases_are_compared_with_a_failover() {
     assert_eq!(item(GOOD, &redis(), "leases"), (Met, "no rule limits concurrency".to_owned()));
     let held = with_rule("id: held, per: ip, concurrency: { max: 3, lease: 10s }");

@@ -4,6 +4,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[path = "matching/usage.rs"]
+mod usage;
+
 use proptest::prelude::*;
 use tidegate::{Limiter, ManualClock, MemoryStore, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rules::{RuleFile, RuleStatus};

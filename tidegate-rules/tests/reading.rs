@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use tidegate_rules::{Report, RuleFile};
 
+#[path = "reading/quotas.rs"]
+mod quotas;
+
 /// The problems as `line:column code`, in order.
 fn codes(report: &Report) -> Vec<String> {
     let position_and_code = |problem| {
@@ -51,7 +54,7 @@ fn every_problem_is_reported_once_and_all_at_the_same_time() {
         "9:21 unknown-field",
         "10:9 duplicate-id",
         "12:28 type",
-        "13:5 unknown-field",
+        "13:14 missing-field",
         "14:5 missing-field",
         "18:23 expression",
         "19:43 duration",
@@ -152,7 +155,7 @@ fn a_calendar_month_in_another_limit_is_an_error_with_help() {
     for limit in ["sliding_log: { limit: 10, window: month }", "sliding_window: { limit: 10, window: month }"] {
         let sliding = error(limit);
         assert!(sliding.contains("months differ in length; write 30d"), "{sliding}");
-        assert!(sliding.contains("only `fixed_window` takes calendar months and years"), "{sliding}");
+        assert!(sliding.contains("only `fixed_window` and `quota` take calendar months and years"), "{sliding}");
     }
 }
 

@@ -8,6 +8,8 @@ use tidegate_rules::{Report, TestRun, run_tests};
 
 #[path = "test_files/holds.rs"]
 mod holds;
+#[path = "test_files/quotas.rs"]
+mod quotas;
 
 const RULES: &str = "\
 version: 1

@@ -66,6 +66,7 @@ mod store;
 mod subject;
 mod sync;
 mod timestamp;
+mod usage;
 mod verdict;
 mod window;
 
@@ -89,6 +90,7 @@ pub use rule_set::{RuleError, RuleSet};
 pub use store::{StoreError, StoreErrorKind};
 pub use subject::Secret;
 pub use timestamp::Timestamp;
+pub use usage::UsageKind;
 pub use window::Window;
 
 /// Runs the examples of the guide as tests.

@@ -2,6 +2,7 @@
 
 mod anchor;
 mod bounds_cache;
+mod local_time;
 #[cfg(test)]
 mod tests;
 mod time_zones;

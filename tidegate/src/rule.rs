@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::{Limit, OnFailure, OnOverload, Penalty};
+use crate::{Limit, OnFailure, OnOverload, Penalty, UsageKind};
 
 /// The default maximum number of authenticated subjects of a limit in a shared store.
 pub const DEFAULT_MAX_SUBJECTS: u64 = 10_000_000;
@@ -81,6 +81,7 @@ pub struct Rule {
     pub(crate) security: bool,
     pub(crate) message: Option<SmolStr>,
     pub(crate) cost_header: Option<SmolStr>,
+    pub(crate) usage: Option<UsageKind>,
 }
 
 /// The limits of a rule, by name.
@@ -115,6 +116,7 @@ impl Rule {
             security: false,
             message: None,
             cost_header: None,
+            usage: None,
         }
     }
 }
@@ -251,6 +253,13 @@ impl Rule {
         self
     }
 
+    /// States that the actual cost of a request is the number of tokens that a language model used. A gateway reserves the estimated
+    /// cost and commits the actual one.
+    pub fn with_usage(mut self, usage: UsageKind) -> Self {
+        self.usage = Some(usage);
+        self
+    }
+
     /// Sets the mode.
     pub fn with_mode(mut self, mode: RuleMode) -> Self {
         self.mode = mode;
@@ -343,6 +352,11 @@ impl Rule {
     /// The response header that contains the actual cost of a request.
     pub fn cost_header(&self) -> Option<&str> {
         self.cost_header.as_deref()
+    }
+
+    /// The tokens of a language model that are the actual cost of a request.
+    pub const fn usage(&self) -> Option<UsageKind> {
+        self.usage
     }
 
     /// The mode.

@@ -19,11 +19,14 @@ use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
 use crate::spi::{BodyNeed, BodyUse, Match, Matcher};
-use crate::{Request, RequestProblem, RequestProblemKind, Secret};
+use crate::{Request, RequestProblem, RequestProblemKind, Secret, UsageKind};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
 
 /// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.
 const MAX_NAME_BYTES: usize = 64;
+
+/// The longest body that rules read by default, in bytes.
+const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// Validated and indexed rules.
 #[derive(Clone, Debug)]
@@ -41,6 +44,7 @@ pub struct RuleSet {
     reads_path: bool,
     /// Whether a rule reads the text of the body.
     reads_body: bool,
+    max_body_bytes: usize,
     /// The rules for each action, in order, including those for every action.
     by_action: HashMap<SmolStr, Vec<u32>>,
     /// The rules for all other actions.
@@ -101,6 +105,7 @@ impl RuleSet {
             escaped_slashes: EscapedSlashes::default(),
             reads_path: false,
             reads_body: false,
+            max_body_bytes: DEFAULT_MAX_BODY_BYTES,
             by_action: HashMap::new(),
             for_any: Vec::new(),
         };
@@ -147,6 +152,12 @@ impl RuleSet {
     /// Sets what front doors do with escaped slashes in paths.
     pub const fn with_escaped_slashes(mut self, escaped_slashes: EscapedSlashes) -> Self {
         self.escaped_slashes = escaped_slashes;
+        self
+    }
+
+    /// Sets the longest body that rules read, in bytes; 64 KiB by default.
+    pub const fn with_max_body_bytes(mut self, bytes: usize) -> Self {
+        self.max_body_bytes = bytes;
         self
     }
 
@@ -248,6 +259,11 @@ impl RuleSet {
         self.reads_body
     }
 
+    /// The longest body that rules read, in bytes. Front doors that read bodies for them refuse longer ones.
+    pub const fn max_body_bytes(&self) -> usize {
+        self.max_body_bytes
+    }
+
     /// The header fields of responses.
     pub const fn header_policy(&self) -> &HeaderPolicy {
         &self.header_policy
@@ -270,6 +286,24 @@ impl RuleSet {
         let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
         // A number that does not fit saturates.
         digits.then(|| value.parse().unwrap_or(MAX_AMOUNT).min(MAX_AMOUNT))
+    }
+
+    /// Whether the actual cost under a rule is the [token usage](UsageKind) of a language model.
+    pub fn has_usage(&self) -> bool {
+        self.rules.iter().any(|indexed| indexed.rule.usage.is_some())
+    }
+
+    /// Whether the actual cost under one of the rules of `plan` is the [token usage](UsageKind) of a language model, so that its cost
+    /// is to be reserved until then.
+    pub fn settles_by_usage(&self, plan: &Plan<'_>) -> bool {
+        let rules = plan.checks().iter().map(|check| check.gate().rule());
+        let shared = plan.budget_shares().iter().map(|share| share.rule.as_str());
+        rules.chain(shared).any(|rule| self.usage(rule).is_some())
+    }
+
+    /// The tokens of a language model that are the actual cost under a rule.
+    pub fn usage(&self, rule: &str) -> Option<UsageKind> {
+        self.rule(rule)?.usage()
     }
 
     /// A rule by its id; `None` if it is disabled.

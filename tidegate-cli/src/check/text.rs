@@ -69,6 +69,7 @@ fn outcome(decision: &Decision) -> String {
         return format!("refused: {}", sanitize(&problem.to_string()));
     }
     match (decision.is_allowed(), decision.rule()) {
+        (true, _) if decision.is_in_grace() => "allowed in grace".to_owned(),
         (true, _) => "allowed".to_owned(),
         (false, Some(rule)) => format!("denied by {rule}"),
         (false, None) => "denied".to_owned(),
@@ -120,6 +121,7 @@ fn row(check: &CheckResult) -> Row {
     let verdict = match (outcome.admitted, check.role()) {
         (true, Role::Shadow) => "would allow",
         (false, Role::Shadow) => "would deny",
+        (true, _) if outcome.in_grace => "in grace",
         (true, _) => "allowed",
         (false, _) => "denied",
     };

@@ -99,9 +99,12 @@ fn print_rule(rule: &RuleExplanation, effect: &RuleEffect, claims: &[ClaimUse], 
     if effect.anonymous {
         output.line(format_args!("    anonymous  the subject is not authenticated"));
     }
-    output.line(format_args!("    cost       {}", effect.cost));
+    output.line(format_args!("    cost       {}", cost_text(effect)));
     for limit in &effect.limits {
         output.line(format_args!("    limit      {}", limit_text(limit)));
+        if let Some(period) = &limit.period {
+            output.line(format_args!("    period     {} to {}", period.begins, period.ends));
+        }
         output.line(format_args!("    key        {}", output.styled(Style::Dim, &limit.key)));
     }
     let cap = effect.emergency.as_ref().map(|cap| format!(", {cap}, for all subjects together")).unwrap_or_default();
@@ -123,6 +126,18 @@ fn subject_part(part: &SubjectPart, claims: &[ClaimUse]) -> String {
         }
         (Some(value), _) => format!("{name} = {}", sanitize(value)),
         (None, _) => format!("{name}, missing: all requests without it share one count"),
+    }
+}
+
+/// The cost, and what corrects it after the response.
+fn cost_text(effect: &RuleEffect) -> String {
+    let cost = effect.cost;
+    match (effect.usage, &effect.actual) {
+        (Some(usage), _) => {
+            format!("{cost}, reserved until the response says how many tokens it used ({})", usage.as_str())
+        }
+        (None, Some(header)) => format!("{cost}, corrected by the response header {}", sanitize(header)),
+        (None, None) => cost.to_string(),
     }
 }
 
@@ -168,6 +183,10 @@ fn point_text(point: &TimelinePoint) -> String {
     let delay = match point.longest_delay {
         Duration::ZERO => String::new(),
         delay => format!(", the last with a delay of {}", format_duration(delay)),
+    };
+    let passing = match point.in_grace {
+        0 => passing,
+        grace => format!("{passing}, {grace} of them in grace"),
     };
     let Some(denied) = &point.denied else { return format!("{passing}{delay}, and more would") };
     let denial = match point.allowed {

@@ -21,6 +21,22 @@ Response headers
 }
 
 #[test]
+fn a_request_in_the_grace_of_a_quota_is_marked() {
+    let shell = Shell::new();
+    shell.write(
+        "quota.yaml",
+        "version: 1\nrules:\n- { id: q, match: {}, per: [], on_failure: closed, quota: { amount: 2, period: year, grace: 1 } }\n",
+    );
+    let output = shell.run("check --rules quota.yaml --times 4");
+    let start = "1 to 2       allowed\n3            allowed in grace\n4            denied by q\n";
+    assert!(output.out.starts_with(start), "{output:?}");
+    assert!(
+        shell.run("check --rules quota.yaml --cost 3").out.contains("  q     quota      in grace  3     0 of 2"),
+        "{output:?}"
+    );
+}
+
+#[test]
 fn a_request_that_costs_more_than_the_limit_is_never_allowed() {
     let output = Shell::new().run("check --rules rules.yaml -X POST --path /rides --ip 203.0.113.9 --cost 4");
     let expected = "\

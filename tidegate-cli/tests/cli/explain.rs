@@ -40,6 +40,40 @@ Timeline of a new subject that repeats this request
 }
 
 #[test]
+fn the_running_period_of_a_quota_is_shown_in_its_time_zone() {
+    let shell = Shell::with_examples();
+    let line = "rules explain examples/plan-quotas.yaml --path /api/rides -H x-tenant-id:acme";
+    let text = shell.run(line).out;
+    let limit = "limit      quota: 1000 in each month of Europe/Berlin from day 31 on, then 50 in grace (plan pro)\n    period     ";
+    assert!(text.contains(limit), "{text}");
+    let json = shell.run(&format!("{line} --json")).json();
+    let period = &json["rules"][0]["limits"][0]["period"];
+    let instant = |name: &str| period[name].as_str().unwrap_or_else(|| panic!("{json}"));
+    assert_eq!(instant("timezone"), "Europe/Berlin");
+    assert!(text.contains(&format!("period     {} to {}\n", instant("begins"), instant("ends"))), "{text}");
+    assert!(instant("begins") < instant("ends"), "{text}");
+    assert!(json["rules"][1]["limits"][0].get("period").is_none(), "{json}");
+}
+
+#[test]
+fn the_timeline_of_a_quota_says_how_many_pass_in_grace() {
+    let shell = Shell::new();
+    shell.write(
+        "quota.yaml",
+        "version: 1\nrules:\n- { id: q, match: {}, per: [], on_failure: closed, cost: { default: 2, actual: x-used }, \
+         quota: { amount: 6, period: year, grace: 50% } }\n",
+    );
+    let text = shell.run("rules explain quota.yaml").out;
+    assert!(
+        text.contains("  now ") && text.contains("  4 pass, 1 of them in grace, the 5th is denied by q, retry after "),
+        "{text}"
+    );
+    assert!(text.contains("    cost       2, corrected by the response header x-used\n"), "{text}");
+    let timeline = &shell.run("rules explain quota.yaml --json").json()["timeline"][0];
+    assert_eq!((timeline["allowed"].as_u64(), timeline["in_grace"].as_u64()), (Some(4), Some(1)), "{timeline}");
+}
+
+#[test]
 fn a_spoofed_forwarded_header_does_not_change_the_client_address() {
     let shell = Shell::new();
     let client = |line: &str| {

@@ -19,6 +19,9 @@ const LOG_ENTRY_BYTES: u64 = 10;
 /// The size of a held slot.
 const SLOT_BYTES: u64 = 16;
 
+/// The size of the index of a period: an hour has the most digits.
+const PERIOD_BYTES: u64 = 8;
+
 /// The number of subjects in the estimate.
 const ESTIMATED_SUBJECTS: u64 = 1_000_000;
 
@@ -67,6 +70,11 @@ fn limit_bytes(limit: &Limit) -> u64 {
             // A count and a comma for each slice, plus one for the slice that is about to expire.
             let digits = u64::from(window.limit().checked_ilog10().unwrap_or_default()) + 1;
             KEY_BYTES + TEXT_VALUE_BYTES + (digits + 1) * (window.slices() + 1)
+        }
+        // The period, and the units used in it and before, as text.
+        Limit::Quota(quota) => {
+            let digits = u64::from(quota.hard_limit().checked_ilog10().unwrap_or_default()) + 1;
+            KEY_BYTES + TEXT_VALUE_BYTES + PERIOD_BYTES + 2 * (digits + 1)
         }
         Limit::Concurrency(concurrency) => KEY_BYTES + TEXT_VALUE_BYTES + SLOT_BYTES * concurrency.max(),
         _ => KEY_BYTES,

@@ -32,6 +32,10 @@ impl Compiler<'_> {
             let message = "the cost has both a header and an expression";
             self.error("cost", &field.span, message).set_help("keep one of the two");
         }
+        if let (Some(_), Some(field)) = (&spec.actual, &spec.usage) {
+            let message = "the actual cost comes both from a header and from the token usage";
+            self.error("cost", &field.span, message).set_help("keep one of `actual` and `usage`");
+        }
         let routes = self.route_table(&spec.routes, Self::amount)?;
         let from = match (&spec.header, &spec.expression) {
             (Some(field), _) => {

@@ -14,7 +14,8 @@ use crate::source_file::Span;
 /// The default number of slices of a sliding window.
 const DEFAULT_SLICES: u64 = 6;
 
-const KINDS: &str = "`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log`, `sliding_window` or `concurrency`";
+const KINDS: &str =
+    "`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log`, `sliding_window`, `concurrency` or `quota`";
 
 impl Compiler<'_> {
     /// The limits of a rule, by name; the name of a single limit is empty.
@@ -26,6 +27,7 @@ impl Compiler<'_> {
             sliding_log: rule.sliding_log.clone(),
             sliding_window: rule.sliding_window.clone(),
             concurrency: rule.concurrency.clone(),
+            quota: rule.quota.clone(),
         };
         if rule.limits.is_empty() {
             return Some(vec![(SmolStr::default(), self.limit(&own, span)?)]);
@@ -75,6 +77,9 @@ impl Compiler<'_> {
         if let Some(at) = &written.concurrency {
             return self.concurrency(at);
         }
+        if let Some(at) = &written.quota {
+            return self.quota(at);
+        }
         let at = written.sliding_window.as_ref()?;
         let window = self.duration(&at.window)?;
         let slices = at.slices.as_ref().map_or(DEFAULT_SLICES, |slices| slices.value.0);
@@ -94,7 +99,7 @@ impl Compiler<'_> {
         let error = |why| {
             let problem = self.error("duration", &at.span, why);
             if quantity::parse_window(at).is_ok() {
-                problem.set_help("only `fixed_window` takes calendar months and years");
+                problem.set_help("only `fixed_window` and `quota` take calendar months and years");
             }
         };
         quantity::parse_duration(at).map_err(error).ok()
@@ -113,6 +118,7 @@ fn kinds(limits: &LimitSpec) -> usize {
         limits.sliding_log.is_some(),
         limits.sliding_window.is_some(),
         limits.concurrency.is_some(),
+        limits.quota.is_some(),
     ];
     present.into_iter().filter(|present| *present).count()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
-use tidegate::{AnonymousBounds, Limit, OnOverload, PartitionBy, Penalty, Rule, RuleMode};
+use tidegate::{AnonymousBounds, Limit, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind};
 
 use super::on_failure::CompiledPolicy;
 use super::{Compiler, Overrides};
@@ -12,7 +12,7 @@ use crate::cost::Cost;
 use crate::identity::Identity;
 use crate::read::Spanned;
 use crate::request_matcher::{RuleMatcher, TenantUse};
-use crate::schema_types::{self, ModeSpec, OnOverloadSpec, PolicyName, ScopeSpec};
+use crate::schema_types::{self, ModeSpec, OnOverloadSpec, PolicyName, ScopeSpec, UsageSpec};
 use crate::source_file::Span;
 use crate::suggest::nearest;
 
@@ -102,6 +102,9 @@ impl CompiledRule {
         if let Some(header) = &self.cost_header {
             rule = rule.with_cost_header(header.clone());
         }
+        if let Some(usage) = self.matcher.usage {
+            rule = rule.with_usage(usage);
+        }
         match &self.budget {
             Some(budget) => rule.with_budget(budget.clone()),
             None => rule,
@@ -159,6 +162,7 @@ impl Compiler<'_> {
                 per,
                 tenant,
                 cost: cost?,
+                usage: usage(spec),
                 on_failure: policy.policy,
                 is_shadow: mode == RuleMode::Shadow,
             },
@@ -279,8 +283,18 @@ fn limit_spans(spec: &schema_types::RuleSpec) -> Vec<Span> {
         spec.sliding_log.as_ref().map(|at| &at.span),
         spec.sliding_window.as_ref().map(|at| &at.span),
         spec.concurrency.as_ref().map(|at| &at.span),
+        spec.quota.as_ref().map(|at| &at.span),
     ];
     own.into_iter().flatten().cloned().collect()
+}
+
+fn usage(spec: &schema_types::RuleSpec) -> Option<UsageKind> {
+    let schema_types::CostSpec::Map(table) = &spec.cost.as_ref()?.value else { return None };
+    Some(match table.usage.as_ref()?.value {
+        UsageSpec::Total => UsageKind::Total,
+        UsageSpec::Input => UsageKind::Input,
+        UsageSpec::Output => UsageKind::Output,
+    })
 }
 
 fn cost_header(spec: &schema_types::RuleSpec) -> Option<SmolStr> {

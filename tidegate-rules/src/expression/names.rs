@@ -24,6 +24,7 @@ pub(super) enum Group {
     Headers,
     Query,
     Cookies,
+    Body,
     Attributes,
 }
 
@@ -37,12 +38,12 @@ const MAX_KEY_BYTES: usize = 128;
 const PLAIN: [&str; 5] = ["tenant", "user", "plan", "client", "action"];
 
 /// The fields of `request`.
-const FIELDS: [&str; 7] = ["method", "path", "host", "size", "headers", "query", "cookies"];
+const FIELDS: [&str; 8] = ["method", "path", "host", "size", "headers", "query", "cookies", "body"];
 
 /// Every function with its signature.
 const FUNCTIONS: [(&str, &str); 9] = [
     ("size", "size(text)"),
-    ("int", "int(value)"),
+    ("int", "int(value), int(text, int)"),
     ("double", "double(value)"),
     ("string", "string(value)"),
     ("min", "min(int, int)"),
@@ -84,10 +85,12 @@ impl Group {
             (Self::Request, "headers") => Name::Group(Self::Headers),
             (Self::Request, "query") => Name::Group(Self::Query),
             (Self::Request, "cookies") => Name::Group(Self::Cookies),
+            (Self::Request, "body") => Name::Group(Self::Body),
             (Self::Request, _) => return Err((format!("`request` has no field `{word}`"), instead_of_field(word))),
             (Self::Headers, _) => Name::Text(header_attribute(word).into()),
             (Self::Query, _) => Name::Text(format_smolstr!("query:{word}")),
             (Self::Cookies, _) => Name::Text(format_smolstr!("cookie:{word}")),
+            (Self::Body, _) => Name::Text(format_smolstr!("body:{word}")),
             (Self::Attributes, _) => Name::Text(format_smolstr!("attr:{word}")),
         })
     }
@@ -109,6 +112,7 @@ impl Group {
             "header" => format!("`{}`", Self::Headers.spelling().1),
             "query" => format!("`{}`", Self::Query.spelling().1),
             "cookie" => format!("`{}`", Self::Cookies.spelling().1),
+            "body" => format!("`{}`", Self::Body.spelling().1),
             "ip" => "`client`".into(),
             _ => "the name of an attribute that the application sets".into(),
         };
@@ -122,6 +126,7 @@ impl Group {
             Self::Headers => ("request.headers", "request.headers[\"x-plan\"]"),
             Self::Query => ("request.query", "request.query[\"rows\"]"),
             Self::Cookies => ("request.cookies", "request.cookies[\"session\"]"),
+            Self::Body => ("request.body", "request.body[\"max_tokens\"]"),
             Self::Attributes => ("attr", "attr[\"rows\"]"),
         }
     }

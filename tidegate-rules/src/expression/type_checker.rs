@@ -329,6 +329,9 @@ fn apply(name: &str, as_method: bool, arguments: Vec<TypedExpr>) -> Option<Typed
         ("size", _, TypedExpr::Text(text), None) => TypedExpr::Int(IntExpr::Length(Box::new(text))),
         ("int", false, TypedExpr::Int(int), None) => TypedExpr::Int(int),
         ("int", false, TypedExpr::Text(text), None) => TypedExpr::Int(IntExpr::FromText(Box::new(text))),
+        ("int", false, TypedExpr::Text(text), Some(TypedExpr::Int(otherwise))) => {
+            TypedExpr::Int(IntExpr::FromTextOr(Box::new((text, otherwise))))
+        }
         ("int", false, TypedExpr::Double(double), None) => TypedExpr::Int(IntExpr::FromDouble(Box::new(double))),
         ("double", false, TypedExpr::Double(double), None) => TypedExpr::Double(double),
         ("double", false, TypedExpr::Int(int), None) => TypedExpr::Double(DoubleExpr::FromInt(Box::new(int))),

@@ -35,6 +35,8 @@ pub(super) enum IntExpr {
     /// The number of characters of a text.
     Length(Box<TextExpr>),
     FromText(Box<TextExpr>),
+    /// The number in a text, rounded up, or another one if there is none.
+    FromTextOr(Box<(TextExpr, IntExpr)>),
     FromDouble(Box<DoubleExpr>),
     Negate(Box<IntExpr>),
     Calculate(Arithmetic, Pair<IntExpr>),
@@ -127,6 +129,10 @@ impl IntExpr {
             Self::Size => Ok(declared_size(read(SIZE_ATTRIBUTE).as_deref().unwrap_or_default())),
             Self::Length(text) => Ok(text.value(read)?.chars().count().try_into().unwrap_or(i64::MAX)),
             Self::FromText(text) => parse_int(&text.value(read)?),
+            Self::FromTextOr(pair) => {
+                let text = pair.0.value(read)?;
+                parse_rounded_up(&text).map_or_else(|| pair.1.value(read), Ok)
+            }
             // The whole part. The conversion itself saturates, and a double is never without a value here.
             Self::FromDouble(double) => Ok(double.value(read)? as i64),
             Self::Negate(int) => Ok(int.value(read)?.saturating_neg()),
@@ -164,6 +170,12 @@ fn parse_int(text: &str) -> Result<i64, EvalError> {
     }
     // Digits with a sign can only fail by overflow.
     Ok(text.parse().unwrap_or(if negative { i64::MIN } else { i64::MAX }))
+}
+
+/// Parses a number and rounds it up: a client must not lower its cost by another spelling of the number. Saturates.
+fn parse_rounded_up(text: &str) -> Option<i64> {
+    // The conversion saturates.
+    parse_int(text).ok().or_else(|| parse_double(text).ok().map(|number| number.ceil() as i64))
 }
 
 // === impl Double ===

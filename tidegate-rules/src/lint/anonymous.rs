@@ -29,7 +29,7 @@ pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem> 
 }
 
 /// Whether a rule may count many unauthenticated subjects. Requests without any identity are only one subject.
-fn counts_unauthenticated(file: &CompiledFile, rule: &CompiledRule) -> bool {
+pub(super) fn counts_unauthenticated(file: &CompiledFile, rule: &CompiledRule) -> bool {
     // Plans are few; forgeable ones have a lint of their own.
     let per = rule.matcher.per.iter().filter(|identity| identity.name != "plan");
     let tenant = (rule.matcher.tenant == TenantUse::Subject).then_some(&file.matcher.tenant);

@@ -196,7 +196,10 @@ impl<'r> TrustLint<'r> {
     fn forgeable_cost(&self, rule: &CompiledRule) -> Option<Problem> {
         let Cost::Table(table) = &rule.matcher.cost else { return None };
         let CostSource::Expression(expression) = &table.from else { return None };
-        let forgeable = expression.reads().iter().filter_map(|name| self.forgeable_read(name));
+        // What a request with `usage` announces is corrected by what it used, and a model keeps to the `max_tokens` that it was sent.
+        let is_settled = |name: &&SmolStr| rule.matcher.usage.is_some() && name.starts_with("body:");
+        let reads = expression.reads().iter().filter(|name| !is_settled(name));
+        let forgeable = reads.filter_map(|name| self.forgeable_read(name));
         let (kinds, sources): (Vec<String>, Vec<Source>) = forgeable.unzip();
         if sources.is_empty() {
             return None;
@@ -217,7 +220,9 @@ impl<'r> TrustLint<'r> {
             let index = self.named.get(name)?.forgeable?;
             return Some((format!("`{}` as its {name}", identity.kinds[index]), identity.sources[index].clone()));
         }
-        let source = Source::parse(name).ok().filter(|source| self.provenance(source) == Provenance::Forgeable)?;
+        let can_choose =
+            |source: &Source| matches!(self.provenance(source), Provenance::Forgeable | Provenance::BodyField);
+        let source = Source::parse(name).ok().filter(can_choose)?;
         Some((format!("`{name}`"), source))
     }
 

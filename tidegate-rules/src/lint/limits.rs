@@ -33,7 +33,7 @@ pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
         lints.extend(long_queue(&spanned_limits));
     }
     lints.extend(lint_cost_above_limit(rule));
-    lints.extend(free_until_settled(rule));
+    lints.extend(free_until_settled(rule).or_else(|| usage_without_estimate(rule)));
     lints.extend(rule.plans.iter().filter_map(|plan| another_shape(rule, plan)));
 }
 
@@ -53,9 +53,17 @@ pub(crate) fn cost_above_limit(rule: &CompiledRule) -> Option<(&str, u64, u64)> 
         }
     }?;
     // A limit of 0 is a way to refuse all requests, and has a lint of its own.
-    let limits = all(rule).filter(|(_, limit)| limit.amount() > 0);
-    let (plan, limit) = limits.min_by_key(|(_, limit)| limit.amount())?;
-    (cost > limit.amount()).then(|| (plan, cost, limit.amount()))
+    let limits = all(rule).map(|(plan, limit)| (plan, largest_cost(limit))).filter(|(_, largest)| *largest > 0);
+    let (plan, largest) = limits.min_by_key(|(_, largest)| *largest)?;
+    (cost > largest).then_some((plan, cost, largest))
+}
+
+/// The largest cost that a limit can ever admit at once.
+fn largest_cost(limit: &Limit) -> u64 {
+    match limit {
+        Limit::Quota(quota) => quota.hard_limit(),
+        limit => limit.amount(),
+    }
 }
 
 /// The limits of a rule and of its plans, each with the name of its plan.
@@ -82,7 +90,7 @@ fn huge_log(spanned_limits: &SpannedLimit<'_>) -> Option<Problem> {
 }
 
 fn zero(spanned_limits: &SpannedLimit<'_>) -> Option<Problem> {
-    if spanned_limits.limit.amount() > 0 || !spanned_limits.plan.is_empty() {
+    if largest_cost(spanned_limits.limit) > 0 || !spanned_limits.plan.is_empty() {
         return None;
     }
     let message = "a limit of 0 refuses every request with a cost";
@@ -121,7 +129,7 @@ pub(super) fn unknown_size(rule: &CompiledRule, unknown_size: u64) -> Option<Pro
     // Other values are missing, so this is the cost of one request among others.
     let size = |name: &str| (name == attributes::SIZE).then(|| Cow::Owned(unknown_size.to_string()));
     let cost = u64::try_from(expression.evaluate(&size).ok()?).ok()?.min(table.max);
-    let limits = all(rule).map(|(_, limit)| limit.amount()).filter(|amount| *amount > 0);
+    let limits = all(rule).map(|(_, limit)| largest_cost(limit)).filter(|amount| *amount > 0);
     let amount = limits.min().filter(|amount| cost > *amount)?;
     let message = format!(
         "a body without a length counts as {unknown_size} bytes and costs {cost}, so it is always refused: the limit is {amount}"
@@ -140,7 +148,12 @@ fn lint_cost_above_limit(rule: &CompiledRule) -> Option<Problem> {
 
 /// A cost that is settled after the response and may be 0 before.
 fn free_until_settled(rule: &CompiledRule) -> Option<Problem> {
-    let (Some(header), Cost::Table(table)) = (&rule.cost_header, &rule.matcher.cost) else { return None };
+    let Cost::Table(table) = &rule.matcher.cost else { return None };
+    let settled_by = match (&rule.cost_header, rule.matcher.usage) {
+        (Some(header), _) => format!("`{header}`"),
+        (None, Some(_)) => "the token usage".to_owned(),
+        (None, None) => return None,
+    };
     // The result of an expression is not known here; if it fails, the default applies.
     let told_as_nothing = table.max == 0 && !matches!(table.from, CostSource::Default);
     let can_be_nothing = table.default == 0 || told_as_nothing || table.routes.values().any(|cost| cost == 0);
@@ -148,10 +161,24 @@ fn free_until_settled(rule: &CompiledRule) -> Option<Problem> {
         return None;
     }
     let message = format!(
-        "a request with a cost of 0 always passes, so nothing is refused until `{header}` gives the actual cost"
+        "a request with a cost of 0 always passes, so nothing is refused until {settled_by} gives the actual cost"
     );
     let help = "charge at least 1, or the usual cost; the difference is charged or refunded after the response";
     Some(Problem::warning("free-until-settled", message, rule.cost_span.clone()).with_help(help))
+}
+
+/// A cost that is settled by token usage, and the same for every request before.
+fn usage_without_estimate(rule: &CompiledRule) -> Option<Problem> {
+    let (Some(_), Cost::Table(table)) = (rule.matcher.usage, &rule.matcher.cost) else { return None };
+    if !matches!(table.from, CostSource::Default) || !table.routes.routes().is_empty() {
+        return None;
+    }
+    let message = format!(
+        "every request reserves {} until its token usage is known, so requests at the same time pass the limit together",
+        table.default
+    );
+    let help = "estimate what a request uses: `expression: request.size / 4 + int(request.body.max_tokens, 1024)`";
+    Some(Problem::warning("usage-without-estimate", message, rule.cost_span.clone()).with_help(help))
 }
 
 /// A plan whose limit has other keys than the rule's own, because keys contain the algorithm and window of a limit.
@@ -162,7 +189,7 @@ fn another_shape(rule: &CompiledRule, PlanLimits { plan, limits, span }: &PlanLi
         return None;
     }
     let message = format!(
-        "plan `{plan}` has another algorithm, window, lease or number of slices: usage is reset when a tenant changes to it"
+        "plan `{plan}` has another algorithm, window, period, lease or number of slices: usage is reset when a tenant changes to it"
     );
     let help =
         "repeat the others and change only amounts and rates to keep the usage; this is fine if the reset is intended";

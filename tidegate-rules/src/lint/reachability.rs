@@ -175,6 +175,10 @@ fn is_stricter(strict: &Limit, limit: &Limit) -> bool {
         }
         // A slot that is not renewed is free after the lease.
         (Limit::Concurrency(a), Limit::Concurrency(b)) => a.lease() >= b.lease() && a.max() <= b.max(),
+        // The mark of a grace is an effect too.
+        (Limit::Quota(a), Limit::Quota(b)) => {
+            a.periods() == b.periods() && a.amount() <= b.amount() && a.hard_limit() <= b.hard_limit()
+        }
         _ => false,
     }
 }

@@ -28,13 +28,18 @@ pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
         return;
     }
     for limit in limits::spanned_limits(rule) {
-        if limit.limit.algorithm() == Algorithm::FixedWindow {
+        if doubles_at_boundary(limit.limit.algorithm()) {
             let message = format!("twice as many guesses pass around a window boundary{}", limit.of_plan());
             let help = "use `sliding_log`, which is exact in any window and cheap for small limits";
             lints.push(Problem::warning("fixed-window-on-security", message, limit.span.clone()).with_help(help));
         }
     }
     lints.extend(fails_open(rule));
+}
+
+/// Whether twice the limit passes where one window or period ends and the next begins.
+pub(crate) fn doubles_at_boundary(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::FixedWindow | Algorithm::Quota)
 }
 
 /// Guesses that are not limited while the store fails.

@@ -17,15 +17,22 @@ use crate::suggest::{nearest, suggest};
 /// The name of enums with a variant for each shape of a value: `number`, `text`, `list`, `map`.
 const SHAPE: &str = "$shape";
 
-/// Fields that a later version may support.
-const FUTURE_FIELDS: [&str; 2] = ["quota", "rollout"];
+/// Fields that a later version may support, with what to do instead.
+const FUTURE_FIELDS: [(&str, &str); 2] = [
+    (
+        "ledger",
+        "this version keeps no ledger: the store counts quotas, and may lose counts; keep what you bill in a database of your own, and remove the field",
+    ),
+    ("rollout", "this version does not support it; remove the field"),
+];
 
 /// How sections are written that look as if a single value were enough, by their types.
-const NOTATIONS: [(&str, &str); 7] = [
+const NOTATIONS: [(&str, &str); 8] = [
     ("ConcurrencySpec", "write `concurrency: { max: 3 }`"),
     ("FixedWindowSpec", "write `fixed_window: { limit: 100, window: 1m }`"),
     ("LeakyBucketSpec", "write `leaky_bucket: { rate: 10/s, queue: 20 }`"),
     ("PenaltySpec", "write `penalty: { after: 3, block: 1m, max: 1h }`"),
+    ("QuotaSpec", "write `quota: { amount: 1000, period: month }`"),
     ("SlidingLogSpec", "write `sliding_log: { limit: 100, window: 1m }`"),
     ("SlidingWindowSpec", "write `sliding_window: { limit: 100, window: 1m }`"),
     ("TokenBucketSpec", "write `token_bucket: { capacity: 10, refill: 1/s }`"),
@@ -158,11 +165,8 @@ impl<'n> NodeDeserializer<'n> {
             let name = key.text().unwrap_or_default();
             if !fields.contains(&name) {
                 let error = self.inner(index, key).error("unknown-field", format!("unknown field `{name}`"));
-                let help = if FUTURE_FIELDS.contains(&name) {
-                    "this version does not support it; remove the field".into()
-                } else {
-                    suggest(name, fields.iter().copied())
-                };
+                let future = FUTURE_FIELDS.iter().find(|(field, _)| *field == name).map(|(_, help)| (*help).to_owned());
+                let help = future.unwrap_or_else(|| suggest(name, fields.iter().copied()));
                 return Err(DecodeError { help: Some(help), ..error });
             }
         }

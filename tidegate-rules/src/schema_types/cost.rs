@@ -33,12 +33,28 @@ pub(crate) struct CostTableSpec {
     pub(crate) expression: Option<Spanned<String>>,
     /// A response header with the actual cost; the difference is charged or refunded.
     pub(crate) actual: Option<Spanned<String>>,
+    /// The actual cost is the number of tokens that a language model used, as its response says (in the form of OpenAI or of
+    /// Anthropic, streamed or not). The gateway reserves the cost, and commits the actual one.
+    pub(crate) usage: Option<Spanned<UsageSpec>>,
     /// The cost if nothing else gives one. 1 if missing.
     pub(crate) default: Option<Spanned<Amount>>,
     /// The maximum of a header or an expression.
     pub(crate) max: Option<Spanned<Amount>>,
     #[schemars(flatten, with = "std::collections::BTreeMap<String, Amount>")]
     pub(crate) routes: RouteTableSpec<Spanned<Amount>>,
+}
+
+/// Which tokens are the actual cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "Usage")]
+pub(crate) enum UsageSpec {
+    /// Those of the prompt and those of the answer.
+    Total,
+    /// Those of the prompt.
+    Input,
+    /// Those of the answer.
+    Output,
 }
 
 impl<'de> Deserialize<'de> for CostTableSpec {
@@ -56,12 +72,13 @@ impl<'de> Deserialize<'de> for CostTableSpec {
                         "header" => table.header = Some(entries.next_value()?),
                         "expression" => table.expression = Some(entries.next_value()?),
                         "actual" => table.actual = Some(entries.next_value()?),
+                        "usage" => table.usage = Some(entries.next_value()?),
                         "default" => table.default = Some(entries.next_value()?),
                         "max" => table.max = Some(entries.next_value()?),
                         route if is_route(route) => table.routes.push((key, entries.next_value()?)),
                         other => {
                             return Err(A::Error::custom(format!(
-                                "`{other}` is not a field of a cost; valid are `header`, `expression`, `actual`, \
+                                "`{other}` is not a field of a cost; valid are `header`, `expression`, `actual`, `usage`, \
                                  `default`, `max`, a method such as `POST`, or a path such as `/exports/*`"
                             )));
                         }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Amount, BoundedAmount};
+use super::{Amount, BoundedAmount, TextScalar};
 use crate::read::Spanned;
 
 /// One limit, with one algorithm.
@@ -23,6 +23,8 @@ pub(crate) struct LimitSpec {
     pub(crate) sliding_window: Option<Spanned<SlidingWindowSpec>>,
     /// A number of requests at the same time, each held until it ends.
     pub(crate) concurrency: Option<Spanned<ConcurrencySpec>>,
+    /// A number of requests in each period of the calendar, in a time zone.
+    pub(crate) quota: Option<Spanned<QuotaSpec>>,
 }
 
 /// A burst, then a sustained rate.
@@ -93,4 +95,41 @@ pub(crate) struct ConcurrencySpec {
     /// How long a request is counted without a renewal, after its holder has died: `30s`, from 1 second to 1 day. 30 seconds if
     /// missing.
     pub(crate) lease: Option<Spanned<String>>,
+}
+
+/// A number of requests, or of units of their cost, in each period of the calendar. What is charged beyond it is carried into the next
+/// period.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Quota")]
+pub(crate) struct QuotaSpec {
+    /// The units in each period.
+    pub(crate) amount: Spanned<Amount>,
+    /// The length of a period.
+    pub(crate) period: Spanned<PeriodSpec>,
+    /// The time zone in which periods begin, by its name in the IANA database: `Europe/Berlin`. `UTC` if missing.
+    pub(crate) timezone: Option<Spanned<String>>,
+    /// Where periods begin: a day of the week (`monday`, the default), of the month (1 to 31; a shorter month begins on its last day; 1 if
+    /// missing) or of the year (`03-31`; `01-01` if missing). Hours and days have none.
+    pub(crate) anchor: Option<Spanned<TextScalar>>,
+    /// Further units after the amount, in which requests pass with a mark: a number, or a part of the amount (`5%`), rounded down. 0 if
+    /// missing.
+    pub(crate) grace: Option<Spanned<TextScalar>>,
+}
+
+/// The length of a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "Period")]
+pub(crate) enum PeriodSpec {
+    /// An hour of the clock.
+    Hour,
+    /// A day, of 23 to 25 hours where the clocks change.
+    Day,
+    /// A week, from Monday on unless there is an anchor.
+    Week,
+    /// A month of the calendar, or from the anchor's day of one month to that of the next.
+    Month,
+    /// A year of the calendar, or from the anchor's date on.
+    Year,
 }

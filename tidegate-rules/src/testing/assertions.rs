@@ -210,6 +210,7 @@ impl DecidedStep<'_> {
             DecisionField::ResetAfter => decision.reset_after().map(quantity::format_duration),
             DecisionField::Delay => Some(quantity::format_duration(decision.delay())),
             DecisionField::Permanent => Some(decision.is_permanent().to_string()),
+            DecisionField::InGrace => Some(decision.is_in_grace().to_string()),
             DecisionField::Cost => {
                 let check = decision.most_restrictive().or_else(|| decision.checks().first());
                 check.map(|check: &CheckResult| check.cost().to_string())

@@ -1,5 +1,5 @@
 //! `HeldRequests`: the requests of a test that hold slots of concurrency limits, renewed and released in virtual time as a holder
-//! that lives would.
+//! that lives would; and those that have reserved their cost, committed when they end.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::{Lease, Limiter, ManualClock, MemoryStore, Timestamp};
+use tidegate::{Lease, Limiter, ManualClock, MemoryStore, Reservation, Timestamp};
 
 /// A lease is renewed after this part of its duration, as by [`Limiter::hold`].
 const RENEWALS_PER_LEASE: u32 = 3;
@@ -22,9 +22,11 @@ pub(super) struct HeldRequests<'t> {
     taken: u64,
 }
 
-struct HeldRequest {
-    lease: Lease,
-    ends_at: Duration,
+enum HeldRequest {
+    /// Slots.
+    Slots { lease: Lease, ends_at: Duration },
+    /// A reservation, with the actual cost.
+    Reserved { reservation: Reservation, actual: u64 },
 }
 
 impl<'t> HeldRequests<'t> {
@@ -35,12 +37,18 @@ impl<'t> HeldRequests<'t> {
     /// Adds a request that took its slots at `at`.
     pub(super) fn add(&mut self, lease: Lease, at: Duration, ends_at: Duration) {
         self.taken += 1;
-        self.insert(HeldRequest { lease, ends_at }, at, self.taken);
+        self.insert(lease, ends_at, at, self.taken);
     }
 
-    fn insert(&mut self, request: HeldRequest, now: Duration, number: u64) {
-        let renewal = now + request.lease.duration() / RENEWALS_PER_LEASE;
-        self.by_time.insert((renewal.min(request.ends_at), number), request);
+    /// Adds a request that has reserved its cost, and whose actual cost is known at `ends_at`.
+    pub(super) fn add_reservation(&mut self, reservation: Reservation, actual: u64, ends_at: Duration) {
+        self.taken += 1;
+        self.by_time.insert((ends_at, self.taken), HeldRequest::Reserved { reservation, actual });
+    }
+
+    fn insert(&mut self, lease: Lease, ends_at: Duration, now: Duration, number: u64) {
+        let renewal = now + lease.duration() / RENEWALS_PER_LEASE;
+        self.by_time.insert((renewal.min(ends_at), number), HeldRequest::Slots { lease, ends_at });
     }
 
     /// Sets the clock to `at`, after the renewals and releases up to then.
@@ -48,18 +56,31 @@ impl<'t> HeldRequests<'t> {
         while let Some(entry) = self.by_time.first_entry().filter(|entry| entry.key().0 <= at) {
             let ((now, number), request) = entry.remove_entry();
             self.clock.set(self.start.plus(now));
-            if request.ends_at <= now {
-                poll_once(self.limiter.release(request.lease));
-            } else if poll_once(self.limiter.renew(&request.lease)).is_some_and(|renewed| renewed.is_ok()) {
-                self.insert(request, now, number);
+            match request {
+                HeldRequest::Reserved { reservation, actual } => {
+                    let actual = |rule: &str| is_settled(self.limiter, rule).then_some(actual);
+                    // It has not run out: a test file cannot hold a reservation for longer than it lasts.
+                    _ = poll_once(self.limiter.commit_each(&reservation, actual));
+                }
+                HeldRequest::Slots { lease, ends_at } if ends_at <= now => _ = poll_once(self.limiter.release(lease)),
+                HeldRequest::Slots { lease, ends_at } => {
+                    if poll_once(self.limiter.renew(&lease)).is_some_and(|renewed| renewed.is_ok()) {
+                        self.insert(lease, ends_at, now, number);
+                    }
+                }
             }
         }
         self.clock.set(self.start.plus(at));
     }
 }
 
+/// Whether the actual cost under a rule is known after the response.
+pub(super) fn is_settled(limiter: &Limiter<MemoryStore>, rule: &str) -> bool {
+    limiter.rules().rule(rule).is_some_and(|rule| rule.cost_header().is_some() || rule.usage().is_some())
+}
+
 /// The result of a future on a memory store, which is never pending.
-fn poll_once<F: Future>(future: F) -> Option<F::Output> {
+pub(super) fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate::{Decision, Limiter, ManualClock, MemoryStore, Request, StoreError, StoreErrorKind, Timestamp};
+use tidegate::{
+    Decision, Limiter, ManualClock, MemoryStore, Request, ReservationError, StoreError, StoreErrorKind, Timestamp,
+};
 
 use super::assertions::{self, AssertionFailure, DecidedStep, OutcomeCounts, StepResult};
-use super::held_requests::HeldRequests;
+use super::held_requests::{HeldRequests, is_settled, poll_once};
 use super::suite::{Step, TestCase, TestSuite};
 use super::unavailable_step::UnavailableStep;
 use super::{RuleCoverage, TestFailure, TestOutcome, TestRun, text_report};
@@ -69,19 +71,27 @@ impl SuiteRunner<'_> {
         held: &mut HeldRequests<'_>,
     ) -> Vec<TestFailure> {
         let request = step.attributes.request();
+        // As the gateway does with requests to a language model.
+        let reserves = step.actual.is_some() && limiter.rules().settles_by_usage(&limiter.plan(&request));
         let (mut counts_so_far, mut at, mut last) = (OutcomeCounts::default(), step.at, None);
         for sent in 0..step.send {
             at = if sent == 0 { step.at } else { at + step.every };
+            settle(limiter, step, last.take());
             held.advance_to(at);
             let decision = match (step.store_fails, step.peek) {
                 (true, _) => without_store(limiter, &request),
                 (_, true) => Ok(peek(limiter, &request)),
+                _ if reserves => reserve(limiter, &request),
                 _ => Ok(limiter.check_now(&request)),
             };
             // Decisions while the store fails do not cover the limits.
             decision.iter().filter(|_| !step.store_fails).for_each(|decision| self.cover(decision));
             counts_so_far.add(decision.as_ref().ok());
-            if let (Ok(decision), Some(holds)) = (&decision, &step.holds)
+            if let (true, Ok(decision), Some(actual)) = (reserves, &decision, &step.actual) {
+                let holds = step.holds.as_ref().map_or(Duration::ZERO, |holds| holds.value);
+                let ends_at = at + decision.delay() + holds;
+                decision.reservation().map(|reservation| held.add_reservation(reservation, actual.value, ends_at));
+            } else if let (Ok(decision), Some(holds)) = (&decision, &step.holds)
                 && let Some(lease) = decision.lease()
             {
                 held.add(lease, at, at + decision.delay() + holds.value);
@@ -90,17 +100,23 @@ impl SuiteRunner<'_> {
         }
         let Some(decision) = last else { return Vec::new() };
         let mut failures = Vec::new();
-        if let Some(mismatch) = holds_nothing(step, &decision) {
+        if let Some(mismatch) = holds_nothing(step, &decision).filter(|_| !reserves) {
             failures.push(self.failure(mismatch, step, number, at));
         }
-        let Some(expectation) = &step.expectation else { return failures };
+        if let Some(mismatch) = settles_nothing(step, &decision, limiter) {
+            failures.push(self.failure(mismatch, step, number, at));
+        }
+        let expectation = step.expectation.as_ref();
         let (rules, request, counts_so_far) = (self.rules, &request, &counts_so_far);
         let result = match &decision {
             Ok(decision) => StepResult::Decided(DecidedStep { rules, request, decision, actual: counts_so_far, at }),
             Err(error) => StepResult::Unavailable(UnavailableStep { rules, request, error }),
         };
-        let mismatches = assertions::check(expectation, &result, counts_so_far);
-        failures.extend(mismatches.into_iter().map(|mismatch| self.failure(mismatch, step, number, at)));
+        let mismatches = expectation.map(|expectation| assertions::check(expectation, &result, counts_so_far));
+        let mismatches = mismatches.into_iter().flatten();
+        failures.extend(mismatches.map(|mismatch| self.failure(mismatch, step, number, at)));
+        // The decision shows what was estimated, the next one what it cost.
+        settle(limiter, step, Some(decision));
         failures
     }
 
@@ -146,6 +162,47 @@ fn holds_nothing(step: &Step, decision: &Result<Decision, StoreError>) -> Option
         expected: "a slot".into(),
         got: "none".into(),
         note: Some(note.into()),
+    })
+}
+
+/// Corrects what an allowed request of a step with an actual cost consumed.
+fn settle(limiter: &Limiter<MemoryStore>, step: &Step, decision: Option<Result<Decision, StoreError>>) {
+    if let (Some(actual), Some(Ok(decision))) = (&step.actual, decision)
+        && decision.is_allowed()
+        && decision.reservation().is_none()
+    {
+        let actual = |rule: &str| is_settled(limiter, rule).then_some(actual.value);
+        // Nothing fails in a memory store.
+        _ = poll_once(limiter.settle(decision.into_receipt(), actual));
+    }
+}
+
+/// A step with an actual cost whose last request passed, and to which no rule with one applies.
+fn settles_nothing(
+    step: &Step,
+    decision: &Result<Decision, StoreError>,
+    limiter: &Limiter<MemoryStore>,
+) -> Option<AssertionFailure> {
+    let (actual, decision) = (step.actual.as_ref()?, decision.as_ref().ok()?);
+    let mut rules = decision.checks().iter().map(tidegate::CheckResult::rule);
+    if !decision.is_allowed() || rules.any(|rule| is_settled(limiter, rule)) {
+        return None;
+    }
+    Some(AssertionFailure {
+        what: "actual".into(),
+        span: actual.span.clone(),
+        expected: "a rule with `cost.actual` or `cost.usage`".into(),
+        got: "none".into(),
+        note: None,
+    })
+}
+
+/// The decision on a request that reserves its cost.
+fn reserve(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Result<Decision, StoreError> {
+    limiter.reserve_now(request, None).map_err(|error| match error {
+        ReservationError::Store(error) => error,
+        // Only a reservation with an idempotency key has these.
+        other => StoreError::new(StoreErrorKind::Refused, other.to_string()),
     })
 }
 

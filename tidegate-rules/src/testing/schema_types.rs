@@ -53,7 +53,7 @@ pub(crate) struct TestSpec {
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Step")]
 pub(crate) struct StepSpec {
-    /// The time since the start of the test: `2s`, `1m30s`.
+    /// The time since the start of the test: `2s`, `1m30s`; or an instant: `2026-03-29T03:00:00+02:00`.
     pub(crate) at: OptionalField<Spanned<String>>,
     /// The time since the previous request: `500ms`. Without `at` and `after`, the same instant.
     pub(crate) after: OptionalField<Spanned<String>>,
@@ -64,6 +64,9 @@ pub(crate) struct StepSpec {
     /// How long each request runs before it releases its slots of concurrency limits; they are renewed meanwhile. `0s` for one that ends
     /// at once. If missing, nothing renews or releases them, and they run out after the lease.
     pub(crate) holds: OptionalField<Spanned<String>>,
+    /// The actual cost of each request, for rules with `cost.actual` or `cost.usage`, known at once or after the time that it `holds`. The
+    /// difference is charged or refunded.
+    pub(crate) actual: OptionalField<Spanned<u64>>,
     /// Checks without consuming.
     pub(crate) peek: OptionalField<Spanned<bool>>,
     /// The store fails for these requests, and the `on_failure` of each rule applies.
@@ -165,6 +168,8 @@ pub(crate) struct ExpectDetailsSpec {
     pub(crate) delay: OptionalField<Spanned<String>>,
     /// Whether no waiting helps.
     pub(crate) permanent: OptionalField<Spanned<bool>>,
+    /// Whether it passes in the grace of a quota.
+    pub(crate) in_grace: OptionalField<Spanned<bool>>,
     /// What it costs under the rule that the answer is about.
     pub(crate) cost: OptionalField<Spanned<u64>>,
     /// The status of the answer: 200 if it passes, 429 if not, 503 if the store fails and a rule is closed then, 400 if the request

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::Timestamp;
 
-use super::instant::{DEFAULT_START, parse_instant};
+use super::instant::{DEFAULT_START, is_instant, parse_instant};
 use super::schema_types;
 use crate::problem::Problem;
 use crate::quantity;
@@ -23,6 +23,9 @@ const MAX_REQUESTS: u64 = 1_000_000;
 
 /// The most time for which the requests of one file may hold slots, in sum: every second of it is at most three renewals.
 const MAX_HELD: Duration = Duration::from_secs(1_000_000);
+
+/// How long a reservation lasts by default.
+const RESERVATION_TTL: Duration = Duration::from_secs(300);
 
 /// A valid test file.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ pub(super) struct Step {
     pub(super) every: Duration,
     /// How long a request holds the slots that it takes; until they run out if missing.
     pub(super) holds: Option<Spanned<Duration>>,
+    /// The actual cost, by which that of each request is settled at once.
+    pub(super) actual: Option<Spanned<u64>>,
     pub(super) peek: bool,
     pub(super) store_fails: bool,
     pub(super) sample: SampleRequest,
@@ -156,8 +161,31 @@ impl SuiteBuilder<'_> {
             let message = "a peek takes no slot, so it holds none";
             self.error("holds", &at.span, message).set_help("keep one of `peek` and `holds`");
         }
+        let actual = step.actual.as_ref().cloned();
+        if let (true, Some(at)) = (peek || store_fails, &actual) {
+            let message = "nothing is counted that an actual cost could correct";
+            self.error("actual", &at.span, message).set_help("remove `actual`, or `peek` and `store_fails`");
+        }
+        if let (Some(_), Some(holds)) = (&actual, &holds)
+            && holds.value >= RESERVATION_TTL
+        {
+            let message = format!("a reservation runs out after {} s", RESERVATION_TTL.as_secs());
+            self.error("holds", &holds.span, message).set_help("hold it for a shorter time");
+        }
         let (span, attributes) = (at.span.clone(), attributes.ok()?);
-        Some(Step { span, at: start_time, send, every, holds, peek, store_fails, sample, attributes, expectation })
+        Some(Step {
+            span,
+            at: start_time,
+            send,
+            every,
+            holds,
+            actual,
+            peek,
+            store_fails,
+            sample,
+            attributes,
+            expectation,
+        })
     }
 
     fn instances(&mut self, at: &Spanned<u64>) -> u32 {
@@ -177,10 +205,10 @@ impl SuiteBuilder<'_> {
             (Some(at), Some(after)) => {
                 let message = "`at` and `after` both set the time";
                 self.error("time", &after.span, message).set_help("keep one of the two");
-                self.duration(at).unwrap_or(now)
+                self.time_after_start(at).unwrap_or(now)
             }
             (Some(at), None) => {
-                let Some(wanted) = self.duration(at) else { return now };
+                let Some(wanted) = self.time_after_start(at) else { return now };
                 if wanted < now {
                     let message = format!(
                         "time cannot go backwards: the previous request is at {}",
@@ -194,6 +222,20 @@ impl SuiteBuilder<'_> {
             (None, Some(after)) => now.saturating_add(self.duration(after).unwrap_or_default()),
             (None, None) => now,
         }
+    }
+
+    /// The time from the start of the test: a duration, or an instant.
+    fn time_after_start(&mut self, at: &Spanned<String>) -> Option<Duration> {
+        if !is_instant(at) {
+            return self.duration(at);
+        }
+        let instant = parse_instant(at).map_err(|why| _ = self.error("instant", &at.span, why)).ok()?;
+        let Some(micros) = instant.as_micros().checked_sub(self.start.as_micros()) else {
+            let message = "the time is before the start of the test";
+            self.error("time", &at.span, message).set_help("set an earlier `start` at the top of the file");
+            return None;
+        };
+        Some(Duration::from_micros(micros))
     }
 
     fn ends_in_time(&mut self, end: Duration, span: &Span) {

@@ -25,7 +25,7 @@ impl UnavailableStep<'_> {
                 headers.into_iter().find(|(header, _)| *header == name).map(|(_, value)| value)
             }
             DecisionField::Message => assertions::message(&self.answer()),
-            DecisionField::Permanent => Some(false.to_string()),
+            DecisionField::Permanent | DecisionField::InGrace => Some(false.to_string()),
             _ => None,
         }
     }

@@ -5,6 +5,7 @@ mod anonymous;
 mod cost;
 mod failure;
 mod identity;
+mod quotas;
 mod reachability;
 mod security;
 
@@ -35,5 +36,5 @@ const fn case(
 pub(crate) fn cases() -> impl Iterator<Item = &'static Case> {
     let first = identity::IDENTITY.iter().chain(&cost::COST).chain(&security::SECURITY);
     let second = reachability::REACHABILITY.iter().chain(&failure::FAILURE);
-    first.chain(second).chain(&amounts::LIMITS).chain(&anonymous::ANONYMOUS)
+    first.chain(second).chain(&amounts::LIMITS).chain(&anonymous::ANONYMOUS).chain(&quotas::QUOTAS)
 }

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const COST: [Case; 11] = [
+pub(super) const COST: [Case; 14] = [
     case(
         "forgeable-cost",
         Severity::Warning,
@@ -80,6 +80,29 @@ pub(super) const COST: [Case; 11] = [
         "rules:\n- { id: a, per: ip, cost: { expression: 'int(attr.rows)', max: 0, actual: x-used }, \
          token_bucket: { capacity: 9, refill: 1/s } }",
         ("max: 0", "max: 1"),
+    ),
+    case(
+        "free-until-settled",
+        Severity::Warning,
+        (3, 29),
+        "rules:\n- { id: a, per: ip, cost: { expression: 'int(request.body.max_tokens)', default: 0, usage: total }, \
+         token_bucket: { capacity: 9, refill: 1/s } }",
+        ("default: 0, ", ""),
+    ),
+    case(
+        "usage-without-estimate",
+        Severity::Warning,
+        (3, 29),
+        "rules:\n- { id: a, per: ip, cost: { usage: total, default: 5 }, token_bucket: { capacity: 9, refill: 1/s } }",
+        ("default: 5", "expression: 'int(request.body.max_tokens, 5)'"),
+    ),
+    case(
+        "forgeable-cost",
+        Severity::Warning,
+        (3, 29),
+        "rules:\n- { id: a, per: ip, cost: { expression: 'int(request.body.rows, 5)', actual: x-rows }, \
+         token_bucket: { capacity: 9, refill: 1/s } }",
+        ("actual: x-rows", "usage: output"),
     ),
     case(
         "colon-segment",

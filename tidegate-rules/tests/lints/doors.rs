@@ -196,6 +196,21 @@ fn callers_state_the_size_of_a_body_that_a_cost_reads() {
 }
 
 #[test]
+fn doors_that_never_learn_the_token_usage_charge_the_estimate() {
+    let file = file(
+        "rules:\n- { id: tokens, match: { path: /v1/chat }, per: header:x-api-key, \
+         cost: { expression: request.size, usage: total }, token_bucket: { capacity: 9M, refill: 1k/s } }",
+    );
+    for door in FrontDoor::ALL {
+        let gaps = file.door_gaps(door);
+        let gap = gaps.iter().find(|gap| gap.effect() == GapEffect::UnknownUsage);
+        let settles = matches!(door, FrontDoor::Gateway | FrontDoor::Check);
+        assert_eq!(gap.is_none(), settles, "{door}");
+        assert!(gap.is_none_or(|gap| gap.to_string().ends_with("each request costs its estimate")), "{door}");
+    }
+}
+
+#[test]
 fn doors_that_never_learn_when_a_request_ends_hold_slots_for_the_whole_lease() {
     let text = "rules:\n- { id: exports, match: { path: /exports }, per: header:x-api-key, concurrency: { max: 3 } }";
     let file = file(text);

@@ -15,7 +15,7 @@
 //! of the two. A local day that a time zone skipped altogether is an empty period.
 
 use jiff::Timestamp;
-use jiff::civil::{Date, date};
+use jiff::civil::{Date, DateTime, date};
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 
 use super::{Anchor, Period, PeriodBounds};
@@ -130,6 +130,12 @@ impl ZonedCalendar {
                 put_forward.map_or(skipped, |change| change.timestamp().as_microsecond())
             }
         }
+    }
+
+    /// The local time, and its offset from UTC in seconds.
+    pub(super) fn local_time(&self, now: u64) -> (DateTime, i64) {
+        let now = instant(now.cast_signed());
+        (self.zone.to_datetime(now), seconds(self.zone.to_offset(now)))
     }
 }
 

@@ -1,8 +1,10 @@
 //! `ExplanationJson`: an explanation as JSON. The field names are public: fields may be added, not renamed.
 
 use serde::Serialize;
-use tidegate::RuleMode;
-use tidegate_rules::{ClaimUse, Explanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint};
+use tidegate::{RuleMode, UsageKind};
+use tidegate_rules::{
+    ClaimUse, Explanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint,
+};
 use tidegate_server::command::whole_millis;
 
 #[derive(Serialize)]
@@ -44,6 +46,12 @@ struct RuleJson<'e> {
     /// Whether the subject is not authenticated.
     anonymous: Option<bool>,
     cost: Option<u64>,
+    /// Which tokens of a language model are the actual cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<&'static str>,
+    /// The response header with the actual cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actual: Option<&'e str>,
     on_failure: Option<&'static str>,
     on_overload: Option<&'static str>,
     /// The limit of one instance while the store fails, if `on_failure` is `static`.
@@ -71,12 +79,24 @@ struct LimitJson<'e> {
     plan: &'e str,
     text: &'e str,
     key: &'e str,
+    /// The running period of a quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    period: Option<PeriodJson<'e>>,
+}
+
+#[derive(Serialize)]
+struct PeriodJson<'e> {
+    begins: &'e str,
+    ends: &'e str,
+    timezone: &'e str,
 }
 
 #[derive(Serialize)]
 struct TimelinePointJson<'e> {
     at_ms: u64,
     allowed: u64,
+    /// How many of them in the grace of a quota.
+    in_grace: u64,
     longest_delay_ms: u64,
     denied_by: Option<&'e str>,
     retry_after_ms: Option<u64>,
@@ -132,6 +152,8 @@ impl<'e> RuleJson<'e> {
             subject_hash: effect.map(|effect| effect.subject_hash.as_str()),
             anonymous: effect.map(|effect| effect.anonymous),
             cost: effect.map(|effect| effect.cost),
+            usage: effect.and_then(|effect| effect.usage).map(UsageKind::as_str),
+            actual: effect.and_then(|effect| effect.actual.as_deref()),
             on_failure: effect.map(|effect| effect.on_failure.as_str()),
             on_overload: effect.map(|effect| effect.on_overload.as_str()),
             emergency: effect.and_then(|effect| effect.emergency.as_deref()),
@@ -147,9 +169,20 @@ fn parts(effect: &RuleEffect) -> Vec<SubjectPartJson<'_>> {
         .collect()
 }
 
-fn limits(effect: &RuleEffect) -> Vec<LimitJson<'_>> {
-    let limits = effect.limits.iter();
-    limits.map(|limit| LimitJson { name: &limit.name, plan: &limit.plan, text: &limit.text, key: &limit.key }).collect()
+fn limits<'e>(effect: &'e RuleEffect) -> Vec<LimitJson<'e>> {
+    let period = |period: &'e PeriodExplanation| PeriodJson {
+        begins: &period.begins,
+        ends: &period.ends,
+        timezone: &period.time_zone,
+    };
+    let limit = |limit: &'e LimitExplanation| LimitJson {
+        name: &limit.name,
+        plan: &limit.plan,
+        text: &limit.text,
+        key: &limit.key,
+        period: limit.period.as_ref().map(period),
+    };
+    effect.limits.iter().map(limit).collect()
 }
 
 impl<'e> TimelinePointJson<'e> {
@@ -158,6 +191,7 @@ impl<'e> TimelinePointJson<'e> {
         Self {
             at_ms: whole_millis(point.at),
             allowed: point.allowed,
+            in_grace: point.in_grace,
             longest_delay_ms: whole_millis(point.longest_delay),
             denied_by: denied.map(|denied| denied.rule.as_str()),
             retry_after_ms: denied.and_then(|denied| denied.retry_after).map(whole_millis),

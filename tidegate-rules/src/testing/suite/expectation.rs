@@ -45,6 +45,7 @@ pub(in crate::testing) enum DecisionField {
     ResetAfter,
     Delay,
     Permanent,
+    InGrace,
     Cost,
     Status,
     Header(String),
@@ -136,6 +137,9 @@ impl SuiteBuilder<'_> {
         if let Some(at) = &*details.permanent {
             wanted.push(FieldAssertion::new(DecisionField::Permanent, at.value.to_string(), &at.span));
         }
+        if let Some(at) = &*details.in_grace {
+            wanted.push(FieldAssertion::new(DecisionField::InGrace, at.value.to_string(), &at.span));
+        }
         for (name, at) in &details.headers {
             let field = DecisionField::Header(name.to_ascii_lowercase());
             wanted.push(FieldAssertion { field, value: at.value.clone(), span: at.span.clone() });
@@ -179,6 +183,7 @@ impl DecisionField {
             Self::ResetAfter => "reset_after".into(),
             Self::Delay => "delay".into(),
             Self::Permanent => "permanent".into(),
+            Self::InGrace => "in_grace".into(),
             Self::Cost => "cost".into(),
             Self::Status => "status".into(),
             Self::Header(name) => format!("header {name}"),

@@ -1,0 +1,30 @@
+//! Lints about quotas: a grace that is the larger part, and quotas that anybody gets anew.
+
+use tidegate::Limit;
+
+use super::anonymous::counts_unauthenticated;
+use super::limits::spanned_limits;
+use crate::compile::{CompiledFile, CompiledRule};
+use crate::problem::Problem;
+
+pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule, lints: &mut Vec<Problem>) {
+    for spanned in spanned_limits(rule) {
+        let Limit::Quota(quota) = spanned.limit else { continue };
+        if quota.grace() > quota.amount() {
+            let message = format!(
+                "the grace of {} is larger than the amount of {}{}: most requests pass with a mark",
+                quota.grace(),
+                quota.amount(),
+                spanned.of_plan()
+            );
+            let help = "a grace is a small allowance before the stop, such as `grace: 5%`";
+            lints.push(Problem::warning("large-grace", message, spanned.span.clone()).with_help(help));
+        }
+    }
+    if rule.limits.iter().any(|(_, limit)| matches!(limit, Limit::Quota(_))) && counts_unauthenticated(file, rule) {
+        let message =
+            "this quota counts unauthenticated subjects: a client with a new address has the whole amount again";
+        let help = "count by a tenant or a key; this is fine for a free tier by address";
+        lints.push(Problem::note("unauthenticated-quota", message, rule.per_span.clone()).with_help(help));
+    }
+}
