@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 
 use tidegate_rules::{RuleFile, Severity, run_tests};
 
-/// The YAML files in `examples/`: rule files, and tests.
+/// The YAML files in `examples/` and its folders: rule files, and tests.
 fn examples() -> (Vec<PathBuf>, Vec<PathBuf>) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    let files = std::fs::read_dir(folder).expect("a directory").map(|entry| entry.expect("a file").path());
+    let entries = |folder: PathBuf| {
+        std::fs::read_dir(folder).expect("a directory").map(|entry| entry.expect("a file").path()).collect::<Vec<_>>()
+    };
+    let all = entries(Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples"));
+    let files = all.into_iter().flat_map(|path| if path.is_dir() { entries(path) } else { vec![path] });
     let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "yaml")).collect();
     files.sort();
     files.into_iter().partition(|path| !path.to_string_lossy().ends_with(".test.yaml"))

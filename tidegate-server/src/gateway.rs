@@ -21,6 +21,7 @@ mod upstream;
 pub use upstream::UpstreamError;
 mod forwarded_headers;
 mod hop_by_hop;
+mod llm;
 mod proxy;
 mod rate_limit_headers;
 mod request_body;
@@ -31,7 +32,10 @@ mod upload;
 mod upload_pace;
 mod upstream_body;
 mod upstream_connector;
+mod upstream_failure_log;
 mod upstream_slots;
+mod upstream_tls;
+pub use upstream_tls::{UpstreamTls, UpstreamTlsFiles};
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -74,11 +78,22 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// A gateway to `upstream`: `http://host:port`, or `h2c://host:port` for HTTP/2 without TLS.
+    /// A gateway to `upstream`: `http://host:port` or `https://host`, or for HTTP/2 `h2c://host:port` without TLS and `h2://host`
+    /// with it. With TLS, the certificate authorities of the system are trusted.
     ///
-    /// An HTTP/1.1 upstream receives the client's `Host`; an HTTP/2 upstream receives it as `X-Forwarded-Host` only.
+    /// An HTTP/1.1 upstream without TLS receives the client's `Host`; others receive it as `X-Forwarded-Host` only.
     pub fn new(upstream: &Uri, options: GatewayOptions) -> Result<Self, UpstreamError> {
-        Ok(Self { upstream: Upstream::new(upstream)?, options })
+        let upstream = Upstream::new(upstream)?;
+        if !upstream.is_secure() {
+            return Ok(Self { upstream, options });
+        }
+        let tls = UpstreamTls::load(&UpstreamTlsFiles::new()).map_err(|error| UpstreamError::new(error.to_string()))?;
+        Ok(Self { upstream: upstream.with_tls(&tls)?, options })
+    }
+
+    /// A gateway to `upstream`, which must use TLS: trusts these authorities, and shows this certificate.
+    pub fn with_tls(upstream: &Uri, tls: &UpstreamTls, options: GatewayOptions) -> Result<Self, UpstreamError> {
+        Ok(Self { upstream: Upstream::new(upstream)?.with_tls(tls)?, options })
     }
 
     /// Accepts connections until `shutdown` completes, then waits up to

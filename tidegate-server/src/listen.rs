@@ -21,6 +21,7 @@ mod tasks;
 mod tls;
 mod tracked_body;
 mod unsent_responses;
+pub(crate) use tls::certificates;
 pub use tls::{Tls, TlsError, TlsFiles};
 
 use std::convert::Infallible;

@@ -15,6 +15,7 @@ mod logging;
 mod refusal_log;
 mod start_page;
 mod status_log;
+mod upstream_args;
 use status_log::StatusLog;
 
 mod engine;

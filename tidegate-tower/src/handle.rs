@@ -42,6 +42,8 @@ pub(crate) struct ActiveLimiter<S> {
     pub(crate) reads_size: bool,
     /// Whether a rule reads the actual cost from a response header.
     pub(crate) has_cost_headers: bool,
+    /// Whether the cost under a rule is the token usage of a language model.
+    pub(crate) has_usage: bool,
 }
 
 impl<S: Store> Handle<S> {
@@ -118,8 +120,9 @@ impl<S: Store> ActiveLimiter<S> {
     fn new(limiter: Limiter<S>) -> Self {
         let sources = AttributeSources::new(limiter.rules().reads());
         let has_cost_headers = limiter.rules().has_cost_headers();
+        let has_usage = limiter.rules().has_usage();
         let reads_size = sources.reads_size();
-        Self { limiter: Arc::new(limiter), sources, reads_size, has_cost_headers }
+        Self { limiter: Arc::new(limiter), sources, reads_size, has_cost_headers, has_usage }
     }
 }
 

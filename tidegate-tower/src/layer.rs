@@ -195,16 +195,28 @@ impl<S> LimitLayer<S> {
 
 impl<S: Store> LimitLayer<S> {
     /// Which of the rules that apply to this request read its body. A front door that can read bodies reads it then, and adds it to
-    /// the request as a [`BodyText`](crate::BodyText). None for gRPC, whose streams may last as long as their responses.
+    /// the request as a [`BodyText`](crate::BodyText). None for gRPC, whose streams may last as long as their responses, unless a rule
+    /// counts the tokens of a language model: nobody must avoid that by a header.
     pub fn body_need(&self, parts: &Parts) -> BodyNeed {
         let active = self.handle.active();
-        if !active.limiter.rules().reads_body() || grpc::response_type(&parts.headers).is_some() {
+        let rules = active.limiter.rules();
+        let is_grpc = grpc::response_type(&parts.headers).is_some();
+        if !rules.reads_body() || (is_grpc && !active.has_usage) {
             return BodyNeed::None;
         }
         let settings = &*self.settings;
         let attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
         let values = active.sources.read(parts, &attributes, (settings.peer)(parts), None);
-        active.limiter.plan(&values.to_request(&settings.action, 1)).body_use().text
+        let request = values.to_request(&settings.action, 1);
+        let plan = active.limiter.plan(&request);
+        if is_grpc && !rules.settles_by_usage(&plan) { BodyNeed::None } else { plan.body_use().text }
+    }
+}
+
+impl<S: Store> LimitLayer<S> {
+    /// The longest body that rules read, in bytes. A front door that reads bodies refuses longer ones.
+    pub fn max_body_bytes(&self) -> usize {
+        self.handle.active().limiter.rules().max_body_bytes()
     }
 }
 

@@ -97,6 +97,8 @@ mod response_body;
 pub use response_body::{LeaseLost, ResponseBody};
 mod future;
 pub use future::LimitFuture;
+mod usage_report;
+pub use usage_report::{TokenUsage, UsageCommit, UsageReport};
 
 /// Runs the examples of the guide as tests.
 #[cfg(doctest)]

@@ -12,8 +12,8 @@ use http::request::Parts;
 use http::{Request, Response, response};
 use http_body::Body;
 use tidegate::http::{HeaderPolicy, Rejection};
-use tidegate::spi::{BodyNeed, BodyUse, Origin, Store};
-use tidegate::{Decision, HeldLease, Receipt, Rule, StoreError, StoreErrorKind};
+use tidegate::spi::{BodyNeed, BodyUse, Origin, Plan, Store};
+use tidegate::{Decision, HeldLease, Receipt, Reservation, ReservationError, Rule, StoreError, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attribute_sources::{OwnedAttributes, header_value};
@@ -23,9 +23,9 @@ use crate::handle::ActiveLimiter;
 use crate::layer::Settings;
 use crate::limit_headers::LimitHeaders;
 use crate::readiness::{reacquire, release};
-use crate::refund_guard::RefundGuard;
+use crate::refund_guard::{RefundGuard, ReleaseGuard};
 use crate::response_body::{bad_request_response, rejection_response};
-use crate::{DecisionSlot, LimitFuture, LimitLayer, ResponseBody, grpc};
+use crate::{DecisionSlot, LimitFuture, LimitLayer, ResponseBody, UsageReport, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
 pub struct LimitService<T, S> {
@@ -66,6 +66,8 @@ struct Admission {
     assumption: Option<Box<SizeAssumption>>,
     /// Present if the request holds slots of concurrency limits.
     lease: Option<Box<HeldLease>>,
+    /// Present if the cost is the number of tokens that a language model uses. It has the receipt then.
+    usage: Option<UsageReport>,
 }
 
 /// The size that was assumed for a request, and what its costs are computed from once the size is known.
@@ -100,7 +102,22 @@ impl Admission {
             receipt: (corrects_cost || !delay.is_zero()).then(|| decision.into_receipt()),
             assumption,
             lease,
+            usage: None,
         }
+    }
+
+    /// Leaves the correction of the cost to the service, which learns the tokens.
+    #[cold]
+    fn with_reservation<S: Store + 'static>(
+        mut self,
+        settings: &Settings,
+        active: &ActiveLimiter<S>,
+        plan: &Plan<'_>,
+        reservation: Reservation,
+    ) -> Self {
+        let taken = self.receipt.take().unwrap_or_default();
+        self.usage = Some(UsageReport::new(&active.limiter, plan, (reservation, taken), &settings.timer));
+        self
     }
 }
 
@@ -163,6 +180,9 @@ where
     if let Some(assumption) = &admission.assumption {
         parts.extensions.insert(assumption.size.clone());
     }
+    if let Some(usage) = &admission.usage {
+        parts.extensions.insert(usage.clone());
+    }
     let lease = admission.lease;
     let headers = lease.as_ref().map(|_| Box::new(rejection_headers(&parts.headers)));
     if let Some(lease) = lease.as_deref() {
@@ -171,6 +191,12 @@ where
     let serve = async {
         let receipt = if admission.delay.is_zero() {
             admission.receipt
+        } else if let Some(usage) = &admission.usage {
+            let guard = ReleaseGuard::new(usage);
+            release(&mut inner);
+            guard.wait(admission.delay, &*settings.timer).await;
+            reacquire(&mut inner).await?;
+            None
         } else {
             let guard = RefundGuard::new(&active.limiter, admission.receipt);
             release(&mut inner);
@@ -185,7 +211,12 @@ where
     };
     let (response, receipt) = served?;
     let (mut parts, body) = response.into_parts();
-    if let Some(receipt) = receipt {
+    if let Some(usage) = &admission.usage {
+        let by_size = cost_by_size(settings, &active, admission.assumption.as_deref());
+        usage.set_costs(|rule| {
+            stated_cost(settings, &active, &parts, rule).or_else(|| by_size.as_ref()?.rule_cost(rule))
+        });
+    } else if let Some(receipt) = receipt {
         correct_cost(settings, &active, receipt, &parts, admission.assumption.as_deref()).await;
     }
     add_headers(&mut parts, admission.headers, admission.is_security);
@@ -221,7 +252,11 @@ async fn check<S: Store + 'static, B>(
     let request = values.to_request(&settings.action, cost);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
     let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
-    let result = active.limiter.check_plan(&plan).await;
+    let is_metered = active.has_usage && active.limiter.rules().settles_by_usage(&plan);
+    let result = match is_metered {
+        true => reserve(active, plan.clone()).await,
+        false => active.limiter.check_plan(&plan).await,
+    };
     if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
         slot.fill(&result);
     }
@@ -238,11 +273,28 @@ async fn check<S: Store + 'static, B>(
             let is_held = plan.lease_owner().is_some() && settings.holds_leases;
             let lease = if is_held { decision.lease() } else { None };
             let lease = lease.map(|lease| Box::new(layer.handle.hold(&active.limiter, lease, &settings.timer)));
-            CheckOutcome::Admit(Admission::new(settings, active, decision, assumption, lease))
+            // The slots of concurrency limits are held as a lease.
+            let reservation =
+                if is_metered { decision.reservation().and_then(Reservation::without_slots) } else { None };
+            let admission = Admission::new(settings, active, decision, assumption, lease);
+            CheckOutcome::Admit(match reservation {
+                None => admission,
+                Some(reservation) => admission.with_reservation(settings, active, &plan, reservation),
+            })
         }
         Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, &parts.headers, &decision)),
         Err(error) => CheckOutcome::Reject(reject_unavailable(settings, active, &parts.headers, &error)),
     }
+}
+
+/// Reserves the cost of a request, since its actual cost is known only afterwards.
+#[cold]
+async fn reserve<S: Store>(active: &ActiveLimiter<S>, plan: Plan<'_>) -> Result<Decision, StoreError> {
+    active.limiter.reserve_plan(plan, None).await.map_err(|error| match error {
+        ReservationError::Store(error) => error,
+        // Without a key, there is no reservation that it could be taken for.
+        other => StoreError::new(StoreErrorKind::Refused, other.to_string()),
+    })
 }
 
 /// The response to a request that a rule denies.
@@ -315,20 +367,38 @@ async fn correct_cost<S: Store>(
     response: &response::Parts,
     assumption: Option<&SizeAssumption>,
 ) {
-    let limiter = &active.limiter;
-    let by_size = assumption.and_then(|assumption| {
-        let size = assumption.size.actual()?.to_string();
-        Some(limiter.plan(&assumption.attributes.to_request(&settings.action, assumption.cost, &size)))
-    });
-    let cost_by_size = |rule: &str| by_size.as_ref()?.rule_cost(rule);
-    if let Some(actual_cost) = &settings.actual_cost {
-        let _ = limiter.settle(receipt, |rule| actual_cost(response, rule).or_else(|| cost_by_size(rule))).await;
-    } else if active.has_cost_headers {
-        let header = |name: &str| response.headers.get(name)?.to_str().ok();
-        let actual_cost = |rule: &str| limiter.rules().actual_cost(rule, header);
-        let _ = limiter.settle(receipt, |rule| actual_cost(rule).or_else(|| cost_by_size(rule))).await;
-    } else if by_size.is_some() {
-        let _ = limiter.settle(receipt, cost_by_size).await;
+    let by_size = cost_by_size(settings, active, assumption);
+    if settings.actual_cost.is_some() || active.has_cost_headers || by_size.is_some() {
+        let by_size = |rule: &str| by_size.as_ref()?.rule_cost(rule);
+        let actual = |rule: &str| stated_cost(settings, active, response, rule).or_else(|| by_size(rule));
+        let _ = active.limiter.settle(receipt, actual).await;
+    }
+}
+
+/// The plan by the size of the body, if that was assumed and is known now.
+fn cost_by_size<'a, S: Store>(
+    settings: &'a Settings,
+    active: &'a ActiveLimiter<S>,
+    assumption: Option<&'a SizeAssumption>,
+) -> Option<Plan<'a>> {
+    let assumption = assumption?;
+    let size = assumption.size.actual()?.to_string();
+    Some(active.limiter.plan(&assumption.attributes.to_request(&settings.action, assumption.cost, &size)))
+}
+
+/// The actual cost under a rule by the head of the response.
+fn stated_cost<S: Store>(
+    settings: &Settings,
+    active: &ActiveLimiter<S>,
+    response: &response::Parts,
+    rule: &str,
+) -> Option<u64> {
+    match &settings.actual_cost {
+        Some(actual_cost) => actual_cost(response, rule),
+        None if active.has_cost_headers => {
+            active.limiter.rules().actual_cost(rule, |name| response.headers.get(name)?.to_str().ok())
+        }
+        None => None,
     }
 }
 

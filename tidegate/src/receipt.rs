@@ -215,6 +215,26 @@ impl Receipt {
         self.entries.iter().filter_map(release).collect()
     }
 
+    /// Charges of `actual` under the limits of its holds, in the period in which they were made, under the current rules. Rules without an
+    /// actual cost are charged nothing.
+    pub(crate) fn late_charges<'r>(
+        &self,
+        rules: &'r RuleSet,
+        actual: impl Fn(&str) -> Option<u64>,
+    ) -> Vec<Adjustment<'r>> {
+        let charge = |entry: &ReceiptEntry| {
+            let cost = entry.actual(|rule| Some(actual(rule).unwrap_or(0))).filter(|cost| *cost > 0)?;
+            entry.adjustment(rules, Op::Charge { cost, position: entry.position })
+        };
+        self.entries.iter().filter(|entry| entry.hold).filter_map(charge).collect()
+    }
+
+    /// The same without its slots.
+    pub(crate) fn without_slots(mut self) -> Self {
+        self.entries.retain(|entry| !entry.slot);
+        self
+    }
+
     /// How long its holds last, if it has any.
     pub(crate) fn hold_ttl_micros(&self) -> Option<u64> {
         self.entries.iter().filter(|entry| entry.hold).map(|entry| entry.position.hold_ttl_micros()).min()

@@ -125,6 +125,21 @@ impl Reservation {
         &self.local
     }
 
+    /// The same without slots of concurrency limits, for a caller that holds these as a [lease](crate::Decision::lease). `None` if it is
+    /// nothing else.
+    pub fn without_slots(self) -> Option<Self> {
+        Self::new(self.stored.without_slots(), self.local.without_slots(), None)
+    }
+
+    /// The charges of [`Limiter::charge_late`](crate::Limiter::charge_late).
+    pub(crate) fn late_charges<'r>(
+        &self,
+        rules: &'r RuleSet,
+        actual: impl Fn(&str) -> Option<u64>,
+    ) -> Vec<Adjustment<'r>> {
+        self.stored.late_charges(rules, actual)
+    }
+
     /// The commits in the store under the current rules, and those in the memory of this instance.
     pub(crate) fn commits<'r>(
         &self,

@@ -12,6 +12,7 @@ mod envoy;
 mod forward_auth;
 mod hostile_http2;
 mod hosts;
+mod language_models;
 mod leases;
 mod lifecycle;
 mod logging;

@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, Request};
 use http_body::Body;
 use http_body_util::BodyExt;
 use tidegate::spi::{BodyNeed, Store};
-use tidegate_tower::{BodyText, DEFAULT_MAX_BODY_BYTES, LimitLayer};
+use tidegate_tower::{BodyText, LimitLayer};
 
 use super::GatewayOptions;
 use super::proxy::ProxyError;
@@ -32,13 +32,13 @@ pub(super) async fn read_for_rules<S: Store>(
         && match layer.body_need(&parts) {
             BodyNeed::None => false,
             // Refusing a body for its length would affect the request.
-            BodyNeed::Shadow => body.size_hint().upper().is_some_and(|bytes| bytes <= max_bytes(options)),
+            BodyNeed::Shadow => body.size_hint().upper().is_some_and(|bytes| bytes <= max_bytes(layer, options)),
             BodyNeed::Enforced => true,
         };
     if !is_read {
         return Ok(Request::from_parts(parts, body));
     }
-    let (data, trailers) = read(body, options, stats).await?;
+    let (data, trailers) = read(body, max_bytes(layer, options), options, stats).await?;
     if let Some(text) = BodyText::new(data.clone()) {
         parts.extensions.insert(text);
     }
@@ -46,17 +46,17 @@ pub(super) async fn read_for_rules<S: Store>(
 }
 
 /// The longest body that is read.
-fn max_bytes(options: &GatewayOptions) -> u64 {
-    options.max_body_bytes.min(DEFAULT_MAX_BODY_BYTES as u64)
+fn max_bytes<S: Store>(layer: &LimitLayer<S>, options: &GatewayOptions) -> u64 {
+    options.max_body_bytes.min(layer.max_body_bytes() as u64)
 }
 
 /// Reads a whole body of bounded length. The client must keep the pace of uploads.
 async fn read(
     body: RequestBody,
+    max_bytes: u64,
     options: &GatewayOptions,
     stats: &ListenerStats,
 ) -> Result<(Bytes, Option<HeaderMap>), ProxyError> {
-    let max_bytes = max_bytes(options);
     if body.size_hint().lower() > max_bytes {
         return Err(ProxyError::BodyTooLong);
     }
@@ -77,7 +77,7 @@ async fn read(
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|_| ProxyError::from_stage(progress.borrow().stage))?;
         match frame.into_data() {
-            Ok(bytes) => append(&mut data, &bytes),
+            Ok(bytes) => append(&mut data, &bytes, usize::try_from(max_bytes).unwrap_or(usize::MAX)),
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     }
@@ -85,10 +85,10 @@ async fn read(
 }
 
 /// Appends to a buffer that never takes more memory than the longest body.
-fn append(data: &mut Vec<u8>, bytes: &[u8]) {
+fn append(data: &mut Vec<u8>, bytes: &[u8], max_bytes: usize) {
     let needed = data.len() + bytes.len();
     if needed > data.capacity() {
-        let capacity = (2 * data.capacity()).min(DEFAULT_MAX_BODY_BYTES).max(needed);
+        let capacity = (2 * data.capacity()).min(max_bytes).max(needed);
         data.reserve_exact(capacity - data.len());
     }
     data.extend_from_slice(bytes);
@@ -100,11 +100,12 @@ mod tests {
 
     #[test]
     fn the_buffer_of_a_body_never_exceeds_the_longest_body() {
-        for chunk in [1, 7, 1000, 40_000, DEFAULT_MAX_BODY_BYTES] {
+        const MAX_BYTES: usize = 64 * 1024;
+        for chunk in [1, 7, 1000, 40_000, MAX_BYTES] {
             let mut data = Vec::new();
-            while data.len() + chunk <= DEFAULT_MAX_BODY_BYTES {
-                append(&mut data, &vec![b'a'; chunk]);
-                assert!(data.capacity() <= DEFAULT_MAX_BODY_BYTES, "{chunk}");
+            while data.len() + chunk <= MAX_BYTES {
+                append(&mut data, &vec![b'a'; chunk], MAX_BYTES);
+                assert!(data.capacity() <= MAX_BYTES, "{chunk}");
             }
         }
     }

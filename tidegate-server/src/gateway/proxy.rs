@@ -1,6 +1,7 @@
 //! `Proxy`: forwards a request to the upstream and returns its response, both as streams. The limit layer is in front of it.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ use tower_service::Service;
 
 use super::access_log::UpstreamTimer;
 use super::hop_by_hop::remove_hop_by_hop;
+use super::llm::{MeteredBody, ModelRequest};
 use super::request_body::RequestBody;
 use super::request_fields::FieldError;
 use super::tunnel::{self, UpgradeRequest};
@@ -36,6 +38,7 @@ use super::upload_pace::UploadPace;
 use super::upstream::Upstream;
 use super::upstream_body::UpstreamBody;
 use super::upstream_connector::UpstreamConnector;
+use super::upstream_failure_log::UpstreamFailureLog;
 use super::upstream_slots::{UpstreamSlot, UpstreamSlots};
 use super::{GatewayOptions, forwarded_headers, rate_limit_headers};
 use crate::listen::{Bound, ListenerStats, TaskSpawner, sleep};
@@ -67,10 +70,11 @@ struct ProxyInner {
     spawner: TaskSpawner,
     slots: UpstreamSlots,
     stats: Arc<ListenerStats>,
+    failures: UpstreamFailureLog,
 }
 
 /// The upstream's body, or that of an error response.
-pub(super) type ProxyBody = Either<UpstreamBody, Full<Bytes>>;
+pub(super) type ProxyBody = Either<Either<UpstreamBody, MeteredBody>, Full<Bytes>>;
 
 /// Why the gateway answers in place of the upstream.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +85,8 @@ pub(super) enum ProxyError {
     Field(FieldError),
     ConnectMethod,
     BodyTooLong,
+    /// The body is compressed, although its tokens are to be estimated.
+    EncodedBody,
     /// The body has no length, and is longer than the rules assume of such bodies.
     BodyWithoutLength,
     ClientTimeout,
@@ -105,7 +111,7 @@ impl Proxy {
         stats: &Arc<ListenerStats>,
     ) -> Self {
         let max = options.max_upstream_connections;
-        let connector = UpstreamConnector::new(max, options.connect_timeout);
+        let connector = UpstreamConnector::new(max, options.connect_timeout, upstream.tls.clone());
         let mut client = Client::builder(TokioExecutor::new());
         client.timer(TokioTimer::new()).pool_timer(TokioTimer::new()).pool_idle_timeout(UPSTREAM_IDLE_TIMEOUT);
         client.http2_only(upstream.version == Version::HTTP_2).http1_max_buf_size(UPSTREAM_BUFFER_BYTES);
@@ -116,7 +122,8 @@ impl Proxy {
         client.http2_initial_connection_window_size(window);
         let client = client.build(connector);
         let slots = UpstreamSlots::new(max, options.max_upstream_queue, options.connect_timeout, Arc::clone(stats));
-        Self(Arc::new(ProxyInner { client, upstream, options, spawner, slots, stats: Arc::clone(stats) }))
+        let failures = UpstreamFailureLog::new(&upstream);
+        Self(Arc::new(ProxyInner { client, upstream, options, spawner, slots, stats: Arc::clone(stats), failures }))
     }
 }
 
@@ -126,15 +133,25 @@ impl ProxyInner {
         let upgrade = UpgradeRequest::from_request(&mut request).filter(|_| is_http1);
         let (mut parts, body) = request.into_parts();
         self.validate(&parts, &body)?;
+        let (model, body) = ModelRequest::prepare(&mut parts, body)?;
         let assumed_size = parts.extensions.remove::<AssumedBodySize>();
         let charged = assumed_size.as_ref().and_then(AssumedBodySize::max_bytes);
         let is_charged_for_less = charged.is_some_and(|charged| charged < self.options.max_body_bytes);
         let (body, progress) = Upload::new(body, self.options.max_body_bytes, assumed_size);
         self.rewrite(&mut parts, &body, upgrade.as_ref());
         let mut slot: Option<UpstreamSlot> = Some(self.slots.acquire().await.ok_or(ProxyError::Overloaded)?);
+        let model = model.and_then(ModelRequest::send);
         let mut response = match self.send(Request::from_parts(parts, body), progress).await {
-            Err(ProxyError::BodyTooLong) if is_charged_for_less => return Err(ProxyError::BodyWithoutLength),
-            result => result?,
+            Ok(response) => response,
+            Err(problem) => {
+                if let Some(model) = model {
+                    model.fail(problem);
+                }
+                return Err(match problem {
+                    ProxyError::BodyTooLong if is_charged_for_less => ProxyError::BodyWithoutLength,
+                    problem => problem,
+                });
+            }
         };
 
         let protocol = response.headers().get(UPGRADE).cloned();
@@ -146,7 +163,11 @@ impl ProxyInner {
             upgrade.open_tunnel(&mut response, protocol, slot.take(), self.options.client_timeout, &self.spawner);
         }
         rate_limit_headers::stash_upstream_headers(&mut response);
-        Ok(response.map(|body| Either::Left(UpstreamBody::new(body, slot))))
+        let response = response.map(|body| UpstreamBody::new(body, slot));
+        Ok(match model {
+            None => response.map(|body| Either::Left(Either::Left(body))),
+            Some(model) => model.meter(response).map(|body| Either::Left(Either::Right(body))),
+        })
     }
 
     /// Rejects requests that are not for a gateway. Its fields have been normalized before the decision.
@@ -175,6 +196,11 @@ impl ProxyInner {
             // HTTP/2 has the host in `:authority`; a `Host` that differs would make the request malformed.
             parts.headers.remove(HOST);
         } else {
+            if self.upstream.is_secure() {
+                // The client sets the name that the upstream's certificate is for; many servers answer 421 to any other. The name
+                // that the client asked for is in `X-Forwarded-Host`.
+                parts.headers.remove(HOST);
+            }
             if parts.headers.contains_key(TE) {
                 parts.headers.insert(CONNECTION, HeaderValue::from_static("te"));
             }
@@ -202,7 +228,7 @@ impl ProxyInner {
         loop {
             tokio::select! {
                 response = &mut response => {
-                    return response.map_err(|_| ProxyError::from_stage(progress.borrow().stage));
+                    return response.map_err(|error| self.failure(&error, progress.borrow().stage));
                 }
                 changed = progress.changed(), if is_uploading => {
                     is_uploading = changed.is_ok();
@@ -223,6 +249,15 @@ impl ProxyInner {
                 }
             }
         }
+    }
+
+    /// Why a request got no response. The reason of an upstream is logged, since its client learns only that there is one.
+    fn failure(&self, error: &(dyn Error + 'static), stage: UploadStage) -> ProxyError {
+        let problem = ProxyError::from_stage(stage);
+        if matches!(problem, ProxyError::UpstreamUnreachable) {
+            self.failures.log(error);
+        }
+        problem
     }
 }
 
@@ -275,6 +310,11 @@ impl ProxyError {
             Self::BodyTooLong => {
                 (StatusCode::PAYLOAD_TOO_LARGE, "body_too_long", "The request body exceeds the maximum length.")
             }
+            Self::EncodedBody => (
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "body_encoded",
+                "The request body is compressed, so its tokens cannot be estimated. Send it without Content-Encoding.",
+            ),
             Self::BodyWithoutLength => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "body_too_long",

@@ -1,56 +1,80 @@
 //! `Upstream`: the validated address of the service behind the gateway. It opens no connection.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Uri, Version};
 
+use super::upstream_tls::{UpstreamConnectorTls, UpstreamTls};
+
 /// The address of the upstream.
 #[derive(Clone, Debug)]
 pub(super) struct Upstream {
+    scheme: Scheme,
     authority: Authority,
     /// The HTTP version it speaks.
     pub(super) version: Version,
+    /// None for connections in the clear.
+    pub(super) tls: Option<UpstreamConnectorTls>,
 }
 
 /// An upstream address that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpstreamError(&'static str);
+pub struct UpstreamError(Cow<'static, str>);
 
 impl Upstream {
+    /// The upstream at `address`. With TLS, the authorities of the system are trusted.
     pub(super) fn new(address: &Uri) -> Result<Self, UpstreamError> {
-        let version = match address.scheme_str() {
-            Some("http") => Version::HTTP_11,
-            Some("h2c") => Version::HTTP_2,
-            Some("https") => return Err(UpstreamError("https upstreams are not supported; write http://host:port")),
+        let (scheme, version) = match address.scheme_str() {
+            Some("http") => (Scheme::HTTP, Version::HTTP_11),
+            Some("h2c") => (Scheme::HTTP, Version::HTTP_2),
+            Some("https") => (Scheme::HTTPS, Version::HTTP_11),
+            Some("h2") => (Scheme::HTTPS, Version::HTTP_2),
             _ => {
-                return Err(UpstreamError(
-                    "not an upstream address; write http://host:port, or h2c://host:port for HTTP/2",
+                return Err(UpstreamError::new(
+                    "not an upstream address; write http://host:port or https://host, or for HTTP/2 h2c://host:port or \
+                     h2://host",
                 ));
             }
         };
         let Some(authority) = address.authority().filter(|authority| !authority.host().is_empty()) else {
-            return Err(UpstreamError("an upstream needs a host; write http://host:port"));
+            return Err(UpstreamError::new("an upstream needs a host; write http://host:port"));
         };
         if authority.as_str().contains('@') {
-            return Err(UpstreamError(
+            return Err(UpstreamError::new(
                 "an upstream address must not contain a user or a password; write http://host:port",
             ));
         }
         if address.query().is_some() || address.path().len() > 1 {
-            return Err(UpstreamError(
+            return Err(UpstreamError::new(
                 "an upstream address must not contain a path, since requests keep their own; write http://host:port",
             ));
         }
-        Ok(Self { authority: authority.clone(), version })
+        Ok(Self { scheme, authority: authority.clone(), version, tls: None })
+    }
+
+    /// Whether connections to it use TLS.
+    pub(super) fn is_secure(&self) -> bool {
+        self.scheme == Scheme::HTTPS
+    }
+
+    /// Secures the connections to it.
+    pub(super) fn with_tls(mut self, tls: &UpstreamTls) -> Result<Self, UpstreamError> {
+        if !self.is_secure() {
+            return Err(UpstreamError::new("certificates need an upstream with TLS; write https://host"));
+        }
+        let protocol: &[u8] = if self.version == Version::HTTP_2 { b"h2" } else { b"http/1.1" };
+        self.tls = Some(tls.connector(self.authority.host(), protocol)?);
+        Ok(self)
     }
 
     /// The URI of `target` at the upstream.
     pub(super) fn rewrite(&self, target: &Uri) -> Uri {
         let path = target.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         let mut parts = http::uri::Parts::default();
-        parts.scheme = Some(Scheme::HTTP);
+        parts.scheme = Some(self.scheme.clone());
         parts.authority = Some(self.authority.clone());
         parts.path_and_query = Some(path);
         // Cannot fail: all three parts are present and valid.
@@ -58,9 +82,21 @@ impl Upstream {
     }
 }
 
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme, self.authority)
+    }
+}
+
+impl UpstreamError {
+    pub(super) fn new(problem: impl Into<Cow<'static, str>>) -> Self {
+        Self(problem.into())
+    }
+}
+
 impl fmt::Display for UpstreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
+        f.write_str(&self.0)
     }
 }
 
@@ -78,12 +114,13 @@ mod tests {
     fn the_scheme_selects_the_http_version() {
         assert_eq!(upstream("http://127.0.0.1:3000").unwrap().version, Version::HTTP_11);
         assert_eq!(upstream("h2c://[::1]:3000/").unwrap().version, Version::HTTP_2);
+        assert_eq!(upstream("https://api.example").unwrap().version, Version::HTTP_11);
+        assert_eq!(upstream("h2://api.example").unwrap().version, Version::HTTP_2);
     }
 
     #[test]
     fn an_invalid_upstream_address_is_rejected_with_its_reason() {
         for (address, why) in [
-            ("https://a", "https"),
             ("ftp://a", "http://host:port"),
             ("localhost:3000", "http://host:port"),
             ("/path", "http://host:port"),
@@ -104,5 +141,7 @@ mod tests {
         assert_eq!(rewrite("http://elsewhere:80/a"), "http://up:3000/a");
         assert_eq!(rewrite("http://elsewhere"), "http://up:3000/");
         assert_eq!(upstream.rewrite(&"*".parse().unwrap()).path(), "*");
+        let secure = Upstream::new(&"https://up".parse().unwrap()).unwrap();
+        assert_eq!(secure.rewrite(&"/a".parse().unwrap()).to_string(), "https://up/a");
     }
 }

@@ -17,7 +17,10 @@ use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::client::TlsStream;
 use tower_service::Service;
+
+use super::upstream_tls::UpstreamConnectorTls;
 
 /// Opens connections to the upstream.
 #[derive(Clone)]
@@ -25,20 +28,44 @@ pub(super) struct UpstreamConnector {
     connector: HttpConnector,
     permits: Arc<Semaphore>,
     timeout: Duration,
+    tls: Option<UpstreamConnectorTls>,
 }
 
 /// A connection to the upstream.
 pub(super) struct UpstreamStream {
-    stream: TokioIo<TcpStream>,
+    stream: Transport,
     _permit: OwnedSemaphorePermit,
 }
 
+/// A connection in the clear, or after its TLS handshake.
+enum Transport {
+    Plain(TokioIo<TcpStream>),
+    Tls(Box<TokioIo<TlsStream<TcpStream>>>),
+}
+
+/// Calls a method of the stream inside.
+macro_rules! on_transport {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match &mut $self.stream {
+            Transport::Plain($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+            Transport::Tls($stream) => {
+                let $stream = Pin::new(&mut **$stream);
+                $call
+            }
+        }
+    };
+}
+
 impl UpstreamConnector {
-    /// At most `max` connections; each must be open after `timeout`.
-    pub(super) fn new(max: usize, timeout: Duration) -> Self {
+    /// At most `max` connections; each must be open, and its handshake done, after `timeout`.
+    pub(super) fn new(max: usize, timeout: Duration, tls: Option<UpstreamConnectorTls>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        Self { connector, permits: Arc::new(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS))), timeout }
+        connector.enforce_http(tls.is_none());
+        Self { connector, permits: Arc::new(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS))), timeout, tls }
     }
 }
 
@@ -53,12 +80,16 @@ impl Service<Uri> for UpstreamConnector {
 
     fn call(&mut self, target: Uri) -> Self::Future {
         let (permits, timeout) = (Arc::clone(&self.permits), self.timeout);
-        let mut connector = self.connector.clone();
+        let (mut connector, tls) = (self.connector.clone(), self.tls.clone());
         Box::pin(async move {
             let connecting = async move {
                 // The pool offers a connection that becomes idle to a request that waits here.
                 let permit = permits.acquire_owned().await?;
                 let stream = connector.call(target).await?;
+                let stream = match tls {
+                    None => Transport::Plain(stream),
+                    Some(tls) => Transport::Tls(Box::new(TokioIo::new(tls.connect(stream.into_inner()).await?))),
+                };
                 Ok::<_, Box<dyn Error + Send + Sync>>(UpstreamStream { stream, _permit: permit })
             };
             tokio::time::timeout(timeout, connecting).await?
@@ -68,7 +99,10 @@ impl Service<Uri> for UpstreamConnector {
 
 impl Connection for UpstreamStream {
     fn connected(&self) -> Connected {
-        self.stream.connected()
+        match &self.stream {
+            Transport::Plain(stream) => stream.connected(),
+            Transport::Tls(stream) => stream.inner().get_ref().0.connected(),
+        }
     }
 }
 
@@ -78,25 +112,28 @@ impl Read for UpstreamStream {
         context: &mut Context<'_>,
         buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        on_transport!(self, stream => stream.poll_read(context, buffer))
     }
 }
 
 impl Write for UpstreamStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        on_transport!(self, stream => stream.poll_write(context, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        on_transport!(self, stream => stream.poll_flush(context))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        on_transport!(self, stream => stream.poll_shutdown(context))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match &self.stream {
+            Transport::Plain(stream) => stream.is_write_vectored(),
+            Transport::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 
     fn poll_write_vectored(
@@ -104,6 +141,6 @@ impl Write for UpstreamStream {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+        on_transport!(self, stream => stream.poll_write_vectored(context, bytes))
     }
 }

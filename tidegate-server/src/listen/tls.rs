@@ -110,7 +110,8 @@ fn server_config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     Ok(server_config)
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// The certificates in a file, at least one.
+pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let result = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match result {
         Ok(list) if list.is_empty() => Err(TlsError::unreadable(file, "a certificate", &pem::Error::NoItemsFound)),
@@ -132,12 +133,12 @@ fn verifier(client_ca: Option<&Path>) -> Result<Arc<dyn ClientCertVerifier>, Tls
 }
 
 impl TlsError {
-    fn new(file: &Path, problem: String) -> Self {
+    pub(crate) fn new(file: &Path, problem: String) -> Self {
         Self { file: file.to_owned(), problem }
     }
 
     /// Reports only the kind of error: the library's message may quote parts of a key.
-    fn unreadable(file: &Path, expected: &str, error: &pem::Error) -> Self {
+    pub(crate) fn unreadable(file: &Path, expected: &str, error: &pem::Error) -> Self {
         let problem = match error {
             pem::Error::Io(error) => error.to_string(),
             pem::Error::NoItemsFound => format!("the file does not contain {expected}; it must be PEM"),

@@ -13,6 +13,7 @@ use super::bound_args::BoundArgs;
 use super::descriptors::{DescriptorPlan, raise_limit};
 use super::envoy::{EnvoyArgs, share};
 use super::logging::LogArgs;
+use super::upstream_args::UpstreamArgs;
 use super::waiting::WaitingBounds;
 use crate::envoy::DEFAULT_MAX_DECISION_TIME;
 use crate::failure::Failure;
@@ -60,7 +61,7 @@ pub struct ServeArgs {
     /// Address of the gateway; needs --upstream [default: 127.0.0.1:8000 with --upstream]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GATEWAY")]
     pub(crate) gateway: Option<SocketAddr>,
-    /// The service behind the gateway, such as `http://127.0.0.1:3000`
+    /// The service behind the gateway, such as `http://127.0.0.1:3000` or `https://api.example`; `h2c://` and `h2://` for HTTP/2
     #[arg(long, value_name = "URL", env = "TIDEGATE_UPSTREAM")]
     pub(crate) upstream: Option<http::Uri>,
     /// Address of metrics, status, subjects and debug pages; an address other than loopback needs a token
@@ -109,6 +110,8 @@ pub struct ServeArgs {
     /// Seconds that open requests have to finish after a signal to stop
     #[arg(long, value_name = "SECONDS", env = "TIDEGATE_DRAIN", value_parser = value_parser!(u64).range(0..=MAX_SECONDS), default_value_t = 10)]
     pub(crate) drain: u64,
+    #[command(flatten)]
+    pub(crate) upstream_tls: UpstreamArgs,
     #[command(flatten)]
     pub(crate) admin_tokens: AdminTokenArgs,
     #[command(flatten)]
@@ -183,6 +186,7 @@ impl ServeArgs {
 
     /// The gateway and its address, if the flags ask for one.
     pub(crate) fn gateway(&self, plan: &DescriptorPlan) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
+        self.upstream_tls.check(self.upstream.as_ref())?;
         let (address, upstream) = match (self.gateway, &self.upstream) {
             (address, Some(upstream)) => (address.unwrap_or(DEFAULT_GATEWAY), upstream),
             (None, None) => return Ok(None),
@@ -196,8 +200,7 @@ impl ServeArgs {
         if let Some(bytes) = self.max_body_bytes {
             options = options.with_max_body_bytes(bytes);
         }
-        let gateway = Gateway::new(upstream, self.bounds.gateway_options(options, plan));
-        Ok(Some((address, gateway.map_err(|error| Failure::usage(format!("--upstream: {error}")))?)))
+        Ok(Some((address, self.upstream_tls.gateway(upstream, self.bounds.gateway_options(options, plan))?)))
     }
 
     /// Who may call the admin address. Fails if it is public and has no token.
@@ -310,6 +313,45 @@ mod tests {
         assert_eq!(address("serve --upstream http://h --gateway 0.0.0.0:80"), Some("0.0.0.0:80".to_owned()));
         let error = gateway("serve --gateway 0.0.0.0:80").unwrap_err();
         assert!(matches!(error, Failure::Usage(message) if message.starts_with("--gateway needs --upstream")));
+    }
+
+    #[test]
+    fn a_flag_for_tls_to_the_upstream_that_cannot_work_is_refused_with_its_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).unwrap();
+            folder.path().join(name).to_str().unwrap().to_owned()
+        };
+        let certificate = |name: &str| {
+            let rcgen::CertifiedKey { cert, signing_key } =
+                rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+            (file(&format!("{name}.pem"), &cert.pem()), file(&format!("{name}.key"), &signing_key.serialize_pem()))
+        };
+        let ((first, key), (_, other_key)) = (certificate("first"), certificate("other"));
+        let empty = file("empty.pem", "no certificate\n");
+        let https = "serve --upstream https://api.example";
+        for (line, reason) in [
+            (format!("{https} --upstream-ca /no/such/file"), "/no/such/file: No such file"),
+            (format!("{https} --upstream-ca {empty}"), "empty.pem: the file does not contain a certificate"),
+            (format!("{https} --upstream-ca {key}"), "first.key: the file does not contain a certificate"),
+            (format!("{https} --upstream-cert {first}"), "--upstream-cert and --upstream-key need each other"),
+            (format!("{https} --upstream-key {key}"), "--upstream-cert and --upstream-key need each other"),
+            (format!("{https} --upstream-cert {first} --upstream-key {first}"), "does not contain a private key"),
+            (format!("{https} --upstream-cert {first} --upstream-key {other_key}"), "does it belong to"),
+            (format!("serve --upstream-ca {first}"), "--upstream-ca needs an --upstream with TLS"),
+            (format!("serve --upstream http://h --upstream-ca {first}"), "--upstream-ca needs an --upstream with TLS"),
+            (
+                format!("serve --upstream h2c://h --upstream-cert {first} --upstream-key {key}"),
+                "--upstream-cert needs an --upstream with TLS",
+            ),
+            ("serve --upstream https://a_b..c".to_owned(), "must be a host name or an IP address"),
+        ] {
+            let arguments = parse(&line);
+            let error = arguments.gateway(&arguments.descriptor_plan()).unwrap_err();
+            assert!(matches!(&error, Failure::Usage(message) if message.contains(reason)), "{line}: {error:?}");
+        }
+        let arguments = parse(&format!("{https} --upstream-ca {first} --upstream-cert {first} --upstream-key {key}"));
+        assert!(arguments.gateway(&arguments.descriptor_plan()).is_ok());
     }
 
     #[test]

@@ -17,7 +17,9 @@ mod shutdown;
 mod slow_clients;
 mod smuggling;
 mod streaming;
+mod tokens;
 mod upgrades;
+mod upstream_tls;
 
 use std::fmt::Write;
 use std::future::pending;

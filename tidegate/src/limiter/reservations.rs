@@ -96,6 +96,17 @@ impl<S: Store> Limiter<S> {
         self.end_reservation(reservation.commits(&self.rules, actual)).await
     }
 
+    /// Charges what was consumed after `reservation` was committed, under the same limits and in the same period: for work that takes longer
+    /// than the reservation may last. `actual` returns the further cost under a rule; `None` is 0. Never refused: it consumes at most what is
+    /// left, and of a quota it becomes debt. What was reserved in the memory of this instance while the store failed is not charged further.
+    pub async fn charge_late(
+        &self,
+        reservation: &Reservation,
+        actual: impl Fn(&str) -> Option<u64>,
+    ) -> Result<(), StoreError> {
+        self.adjust(&reservation.late_charges(&self.rules, actual)).await
+    }
+
     /// Ends `reservation` and charges nothing.
     pub async fn release_reservation(&self, reservation: &Reservation) -> Result<(), ReservationError> {
         self.end_reservation(reservation.releases(&self.rules)).await

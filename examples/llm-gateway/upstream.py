@@ -1,0 +1,88 @@
+"""A stand-in for the API of a language model, in OpenAI's and in Anthropic's form. It answers with as many words as `max_tokens` asks for,
+20 if it does not, and every word is a token.
+
+    python3 upstream.py [PORT]
+"""
+
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+MAX_WORDS = 1000
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        try:
+            request = json.loads(body)
+            words = min(int(request.get("max_tokens", 20)), MAX_WORDS)
+        except (ValueError, TypeError, AttributeError):
+            return self.answer(400, {"error": {"message": "The body is not a request."}})
+        prompt = len(body.split())
+        if self.path == "/v1/chat/completions":
+            self.chat(request, prompt, words)
+        elif self.path == "/v1/messages":
+            self.messages(request, prompt, words)
+        else:
+            self.answer(404, {"error": {"message": "There is no such API."}})
+
+    def chat(self, request, prompt, words):
+        usage = {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words}
+        if not request.get("stream"):
+            message = {"role": "assistant", "content": "word " * words}
+            return self.answer(200, {"object": "chat.completion", "choices": [{"index": 0, "message": message}], "usage": usage})
+        self.begin_stream()
+        for _ in range(words):
+            self.send_event({"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "word "}}]})
+        if (request.get("stream_options") or {}).get("include_usage"):
+            self.send_event({"object": "chat.completion.chunk", "choices": [], "usage": usage})
+        self.send_chunk(b"data: [DONE]\n\n")
+        self.send_chunk(b"")
+
+    def messages(self, request, prompt, words):
+        if not request.get("stream"):
+            content = [{"type": "text", "text": "word " * words}]
+            usage = {"input_tokens": prompt, "output_tokens": words}
+            return self.answer(200, {"type": "message", "content": content, "usage": usage})
+        self.begin_stream()
+        self.send_event({"type": "message_start", "message": {"usage": {"input_tokens": prompt, "output_tokens": 1}}}, "message_start")
+        for _ in range(words):
+            delta = {"type": "text_delta", "text": "word "}
+            self.send_event({"type": "content_block_delta", "index": 0, "delta": delta}, "content_block_delta")
+        self.send_event({"type": "message_delta", "delta": {}, "usage": {"output_tokens": words}}, "message_delta")
+        self.send_event({"type": "message_stop"}, "message_stop")
+        self.send_chunk(b"")
+
+    def answer(self, status, value):
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def begin_stream(self):
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+
+    def send_event(self, value, name=None):
+        line = f"event: {name}\n" if name else ""
+        self.send_chunk(f"{line}data: {json.dumps(value)}\n\n".encode())
+
+    def send_chunk(self, data):
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.flush()
+
+    def log_message(self, *_):
+        pass
+
+
+if __name__ == "__main__":
+    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 3000), Handler)
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()

@@ -1,0 +1,19 @@
+//! Tokens of language models: what a request is charged for once its response says what it used.
+//!
+//! ```text
+//! request ──▶ request: asks for usage, refuses what cannot be read ──▶ upstream
+//! response ◀── metered_body: passes bytes on, commits before the end ◀── sse │ json_usage ──▶ token_count
+//! ```
+//!
+//! The limit layer has reserved the estimated cost, and puts a [`UsageReport`](tidegate_tower::UsageReport) into the request. Everything here
+//! leads to one call of it, whatever client and upstream do.
+
+mod json_usage;
+mod metered_body;
+mod object_members;
+mod request;
+mod sse;
+mod token_count;
+
+pub(super) use metered_body::MeteredBody;
+pub(super) use request::ModelRequest;

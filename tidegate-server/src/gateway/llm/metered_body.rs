@@ -1,0 +1,221 @@
+//! `MeteredBody`: passes the body of a response on, counts its tokens, and commits them before its end.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tidegate_tower::{TokenUsage, UsageCommit, UsageReport};
+
+use super::json_usage::UsageScanner;
+use super::sse::EventStream;
+use super::token_count::TokenCount;
+use crate::gateway::upstream_body::UpstreamBody;
+
+/// The body of a response whose tokens are counted.
+///
+/// Its end, and the event that announces it, wait until the tokens are committed, so that the next request of the client is decided by
+/// them. A body that is dropped before commits what it has seen.
+pub(in crate::gateway) struct MeteredBody {
+    body: UpstreamBody,
+    /// None after the commit.
+    meter: Option<Meter>,
+    commit: Option<UsageCommit>,
+    /// What is passed on after the commit.
+    next: Option<Frame<Bytes>>,
+    failure: Option<hyper::Error>,
+    has_ended: bool,
+    withholds: bool,
+}
+
+/// Counts the tokens of one response.
+pub(super) struct Meter {
+    report: UsageReport,
+    prompt_tokens: u64,
+    count: TokenCount,
+    form: Form,
+}
+
+/// The form of a response.
+enum Form {
+    Stream(EventStream),
+    Json(UsageScanner),
+    /// Compressed, although that was not offered.
+    Unreadable,
+}
+
+impl Meter {
+    pub(super) fn stream(report: UsageReport, prompt_tokens: u64, withholds_usage: bool) -> Self {
+        Self::new(report, prompt_tokens, Form::Stream(EventStream::new(withholds_usage)))
+    }
+
+    pub(super) fn json(report: UsageReport, prompt_tokens: u64) -> Self {
+        Self::new(report, prompt_tokens, Form::Json(UsageScanner::default()))
+    }
+
+    pub(super) fn unreadable(report: UsageReport) -> Self {
+        Self::new(report, 0, Form::Unreadable)
+    }
+
+    fn new(report: UsageReport, prompt_tokens: u64, form: Form) -> Self {
+        let meter = Self { report, prompt_tokens, count: TokenCount::default(), form };
+        meter.set_progress();
+        meter
+    }
+
+    /// States what would be committed if the reservation ran out now.
+    fn set_progress(&self) {
+        if !matches!(self.form, Form::Unreadable) {
+            self.report.set_progress(self.count.tokens(self.prompt_tokens));
+        }
+    }
+
+    /// Counts further bytes, and returns those that are passed on.
+    fn push(&mut self, bytes: Bytes) -> Bytes {
+        match &mut self.form {
+            Form::Stream(events) => {
+                let passed = events.push(bytes, &mut self.count);
+                self.set_progress();
+                passed
+            }
+            Form::Json(scanner) => {
+                scanner.push(&bytes, &mut self.count);
+                bytes
+            }
+            Form::Unreadable => bytes,
+        }
+    }
+
+    /// The bytes that are passed on at the end.
+    fn finish(&mut self) -> Bytes {
+        match &mut self.form {
+            Form::Stream(events) => events.finish(&mut self.count),
+            Form::Json(_) | Form::Unreadable => Bytes::new(),
+        }
+    }
+
+    /// Whether the response has said that it is complete.
+    fn is_complete(&self) -> bool {
+        match &self.form {
+            Form::Stream(_) => self.count.is_complete(),
+            Form::Json(scanner) => scanner.is_complete(),
+            Form::Unreadable => false,
+        }
+    }
+
+    /// The tokens of the request so far. `None` if the response does not tell: the cost stays as it was reserved.
+    fn tokens(&self) -> Option<TokenUsage> {
+        match &self.form {
+            Form::Json(_) if !self.count.has_usage() => None,
+            Form::Unreadable => None,
+            Form::Stream(_) | Form::Json(_) => Some(self.count.tokens(self.prompt_tokens)),
+        }
+    }
+
+    fn commit(self) -> UsageCommit {
+        self.report.commit(self.tokens())
+    }
+}
+
+impl MeteredBody {
+    pub(super) fn new(body: UpstreamBody, meter: Meter) -> Self {
+        let withholds = matches!(&meter.form, Form::Stream(_));
+        Self { body, meter: Some(meter), commit: None, next: None, failure: None, has_ended: false, withholds }
+    }
+
+    /// A body that is passed on as it is.
+    pub(super) const fn uncounted(body: UpstreamBody) -> Self {
+        Self { body, meter: None, commit: None, next: None, failure: None, has_ended: false, withholds: false }
+    }
+
+    /// Takes a frame of the upstream.
+    fn take(&mut self, frame: Frame<Bytes>) {
+        let Some(meter) = &mut self.meter else {
+            self.next = Some(frame);
+            return;
+        };
+        match frame.into_data() {
+            Ok(bytes) => {
+                let mut passed = meter.push(bytes);
+                let is_over = meter.is_complete() || self.body.is_end_stream();
+                if is_over {
+                    let rest = meter.finish();
+                    if !rest.is_empty() {
+                        passed = [passed, rest].concat().into();
+                    }
+                }
+                self.next = (!passed.is_empty()).then(|| Frame::data(passed));
+                if is_over {
+                    self.commit();
+                }
+            }
+            Err(trailers) => {
+                self.next = Some(trailers);
+                self.commit();
+            }
+        }
+    }
+
+    /// The upstream has nothing more to send.
+    fn end(&mut self) {
+        self.has_ended = true;
+        let rest = self.meter.as_mut().map(Meter::finish).unwrap_or_default();
+        self.next = (!rest.is_empty()).then(|| Frame::data(rest));
+        self.commit();
+    }
+
+    fn commit(&mut self) {
+        if let Some(meter) = self.meter.take() {
+            self.commit = Some(meter.commit());
+        }
+    }
+}
+
+impl Body for MeteredBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        loop {
+            if let Some(commit) = &mut self.commit {
+                ready!(Pin::new(commit).poll(context));
+                self.commit = None;
+            }
+            if let Some(frame) = self.next.take() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            if let Some(failure) = self.failure.take() {
+                return Poll::Ready(Some(Err(failure)));
+            }
+            if self.has_ended {
+                return Poll::Ready(None);
+            }
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => self.take(frame),
+                Some(Err(failure)) => {
+                    self.failure = Some(failure);
+                    self.end();
+                }
+                None => self.end(),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let has_more = self.meter.is_some() || self.commit.is_some() || self.next.is_some() || self.failure.is_some();
+        !has_more && (self.has_ended || self.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.withholds || self.next.is_some() { SizeHint::default() } else { self.body.size_hint() }
+    }
+}
+
+impl Drop for MeteredBody {
+    fn drop(&mut self) {
+        self.commit();
+    }
+}

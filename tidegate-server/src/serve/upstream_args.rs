@@ -1,0 +1,53 @@
+//! `UpstreamArgs`: the flags for TLS to the upstream.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use http::Uri;
+
+use crate::failure::Failure;
+use crate::gateway::{Gateway, GatewayOptions, UpstreamTls, UpstreamTlsFiles};
+
+/// The flags.
+#[derive(Args)]
+pub(crate) struct UpstreamArgs {
+    /// CA that must have signed the certificate of an --upstream with `https://`, PEM; the default is those of the system
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_UPSTREAM_CA", help_heading = "TLS")]
+    upstream_ca: Option<PathBuf>,
+    /// Certificate that the gateway shows to --upstream, PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_UPSTREAM_CERT", help_heading = "TLS")]
+    upstream_cert: Option<PathBuf>,
+    /// Private key of that certificate, PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_UPSTREAM_KEY", help_heading = "TLS")]
+    upstream_key: Option<PathBuf>,
+}
+
+impl UpstreamArgs {
+    /// Fails if a flag has no use.
+    pub(crate) fn check(&self, upstream: Option<&Uri>) -> Result<(), Failure> {
+        if self.upstream_cert.is_some() != self.upstream_key.is_some() {
+            return Err(Failure::usage("--upstream-cert and --upstream-key need each other"));
+        }
+        let flag = match (&self.upstream_ca, &self.upstream_cert) {
+            (Some(_), _) => "--upstream-ca",
+            (None, Some(_)) => "--upstream-cert",
+            (None, None) => return Ok(()),
+        };
+        match upstream.map(|address| address.scheme_str()) {
+            Some(Some("https" | "h2")) => Ok(()),
+            _ => Err(Failure::usage(format!("{flag} needs an --upstream with TLS, such as https://api.example"))),
+        }
+    }
+
+    /// The gateway to `upstream`.
+    pub(crate) fn gateway(&self, upstream: &Uri, options: GatewayOptions) -> Result<Gateway, Failure> {
+        let mut files = UpstreamTlsFiles::new();
+        files.ca.clone_from(&self.upstream_ca);
+        files.client = self.upstream_cert.clone().zip(self.upstream_key.clone());
+        if files == UpstreamTlsFiles::new() {
+            return Gateway::new(upstream, options).map_err(|error| Failure::usage(format!("--upstream: {error}")));
+        }
+        let tls = UpstreamTls::load(&files).map_err(|error| Failure::usage(format!("TLS to --upstream: {error}")))?;
+        Gateway::with_tls(upstream, &tls, options).map_err(|error| Failure::usage(format!("--upstream: {error}")))
+    }
+}

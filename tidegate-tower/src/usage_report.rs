@@ -1,0 +1,247 @@
+//! `UsageReport`: how a service tells the tokens that a language model used, which are the cost of the request.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tidegate::spi::{Plan, Store};
+use tidegate::{Limiter, Receipt, Reservation, ReservationError, RuleMode, Timer};
+use tokio::runtime::Handle;
+use tokio::task::{AbortHandle, JoinHandle};
+
+/// The tokens of a request to a language model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenUsage {
+    /// Those of the prompt.
+    pub input: u64,
+    /// Those of the answer.
+    pub output: u64,
+}
+
+/// The cost of the request is reserved, and its actual cost is the number of tokens that a language model used: an extension of the
+/// request, if a rule with [`usage`](tidegate::Rule::with_usage) applies to it.
+///
+/// The service that learns the tokens takes the report from the request and [commits](Self::commit) them, once. If all clones are dropped
+/// before, the cost stays as it was reserved. Clones share the report.
+///
+/// A reservation does not last for ever. Shortly before it runs out, the [progress](Self::set_progress) is committed, and what is
+/// committed later is charged as far as it is more.
+#[derive(Clone)]
+pub struct UsageReport(Arc<Pending>);
+
+/// Completes when the actual cost is counted, or could not be. Dropping it does not stop the commit.
+#[derive(Debug)]
+pub struct UsageCommit(Option<JoinHandle<()>>);
+
+struct Pending {
+    is_enforced: bool,
+    state: Mutex<PendingState>,
+}
+
+struct PendingState {
+    /// None after the commit.
+    settlement: Option<Arc<dyn Settlement>>,
+    /// The rules of the request, and what the response states about their costs besides the tokens.
+    costs: Vec<(String, Option<u64>)>,
+    progress: Option<TokenUsage>,
+    /// What was committed when the reservation was about to run out.
+    committed: Option<Option<TokenUsage>>,
+    expiry: Option<AbortHandle>,
+}
+
+type SettlementFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Replaces the reserved costs by the actual ones.
+trait Settlement: Send + Sync {
+    /// Commits the costs.
+    fn commit(self: Arc<Self>, costs: Costs) -> SettlementFuture;
+
+    /// Charges further costs after a commit.
+    fn charge_late(self: Arc<Self>, costs: Costs) -> SettlementFuture;
+
+    /// Gives everything back without waiting for it.
+    fn release(&self);
+}
+
+/// The actual costs.
+struct Costs {
+    tokens: Option<TokenUsage>,
+    others: Vec<(String, Option<u64>)>,
+}
+
+/// What a request has reserved.
+struct ReservedCosts<S> {
+    limiter: Arc<Limiter<S>>,
+    reservation: Reservation,
+    /// What it has taken: places in queues, which a reservation does not hold.
+    taken: Mutex<Option<Receipt>>,
+}
+
+impl UsageReport {
+    /// The report of a request that `limiter` has admitted. By `timer`, it commits the progress before the reservation runs out.
+    pub(crate) fn new<S: Store + 'static>(
+        limiter: &Arc<Limiter<S>>,
+        plan: &Plan<'_>,
+        (reservation, taken): (Reservation, Receipt),
+        timer: &Arc<dyn Timer>,
+    ) -> Self {
+        let rules = limiter.rules();
+        let names = || plan.checks().iter().map(|check| check.gate().rule());
+        let is_enforced =
+            |name: &str| rules.rule(name).is_some_and(|rule| rule.usage().is_some() && rule.mode() != RuleMode::Shadow);
+        let duration = reservation.duration();
+        let limiter = Arc::clone(limiter);
+        let state = PendingState {
+            settlement: Some(Arc::new(ReservedCosts { limiter, reservation, taken: Mutex::new(Some(taken)) })),
+            costs: names().map(|name| (name.to_owned(), None)).collect(),
+            progress: None,
+            committed: None,
+            expiry: None,
+        };
+        let pending = Arc::new(Pending { is_enforced: names().any(is_enforced), state: Mutex::new(state) });
+        if let Ok(runtime) = Handle::try_current() {
+            let task = commit_before_expiry(Arc::downgrade(&pending), Arc::clone(timer), duration);
+            pending.lock().expiry = Some(runtime.spawn(task).abort_handle());
+        }
+        Self(pending)
+    }
+
+    /// Commits the tokens as the cost of the request, under each rule those that it counts; `None` keeps what was reserved. Does nothing
+    /// if that has happened before.
+    pub fn commit(&self, tokens: Option<TokenUsage>) -> UsageCommit {
+        self.0.commit(tokens)
+    }
+
+    /// States what is known so far, for a request that takes longer than its reservation may last.
+    pub fn set_progress(&self, tokens: TokenUsage) {
+        self.0.lock().progress = Some(tokens);
+    }
+
+    /// Whether a rule that is not in shadow mode counts the tokens.
+    pub fn is_enforced(&self) -> bool {
+        self.0.is_enforced
+    }
+
+    /// Gives everything back: the request has not reached the service.
+    pub(crate) fn release(&self) {
+        let settlement = self.0.lock().settlement.take();
+        if let Some(settlement) = settlement {
+            settlement.release();
+        }
+    }
+
+    /// Sets the costs under rules whose cost is not in tokens.
+    pub(crate) fn set_costs(&self, cost: impl Fn(&str) -> Option<u64>) {
+        for (rule, stated) in &mut self.0.lock().costs {
+            *stated = cost(rule);
+        }
+    }
+}
+
+/// Commits the progress when four fifths of the reservation have passed: what is not committed in time is lost.
+async fn commit_before_expiry(pending: Weak<Pending>, timer: Arc<dyn Timer>, duration: Duration) {
+    timer.sleep(duration * 4 / 5).await;
+    let Some(pending) = pending.upgrade() else { return };
+    let commit = {
+        let mut state = pending.lock();
+        let Some(settlement) = state.settlement.clone() else { return };
+        let tokens = state.progress;
+        state.committed = Some(tokens);
+        settlement.commit(Costs { tokens, others: state.costs.clone() })
+    };
+    commit.await;
+}
+
+impl Pending {
+    fn commit(&self, tokens: Option<TokenUsage>) -> UsageCommit {
+        let mut state = self.lock();
+        let Some(settlement) = state.settlement.take() else { return UsageCommit(None) };
+        let others = std::mem::take(&mut state.costs);
+        let (committed, expiry) = (state.committed, state.expiry.take());
+        drop(state);
+        let settling = match committed {
+            None => {
+                if let Some(expiry) = expiry {
+                    expiry.abort();
+                }
+                settlement.commit(Costs { tokens, others })
+            }
+            // Nothing more is known, or what was reserved is committed.
+            Some(before) => match (tokens, before) {
+                (Some(tokens), Some(before)) => {
+                    let input = tokens.input.saturating_sub(before.input);
+                    let output = tokens.output.saturating_sub(before.output);
+                    settlement.charge_late(Costs { tokens: Some(TokenUsage { input, output }), others: Vec::new() })
+                }
+                _ => return UsageCommit(None),
+            },
+        };
+        // Without a runtime there is no store to reach either.
+        UsageCommit(Handle::try_current().ok().map(|runtime| runtime.spawn(settling)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PendingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        drop(self.commit(None));
+    }
+}
+
+impl<S: Store + 'static> Settlement for ReservedCosts<S> {
+    fn commit(self: Arc<Self>, costs: Costs) -> SettlementFuture {
+        Box::pin(async move {
+            let actual = |rule: &str| costs.actual(&self.limiter, rule);
+            // Other failures are reported to the observer: the work is done, and nobody can be told.
+            if let Err(ReservationError::Store(_)) = self.limiter.commit_each(&self.reservation, actual).await {
+                self.limiter.commit_each_soon(&self.reservation, actual);
+            }
+        })
+    }
+
+    fn charge_late(self: Arc<Self>, costs: Costs) -> SettlementFuture {
+        Box::pin(async move {
+            let actual = |rule: &str| costs.actual(&self.limiter, rule);
+            let _ = self.limiter.charge_late(&self.reservation, actual).await;
+        })
+    }
+
+    fn release(&self) {
+        self.limiter.release_reservation_soon(&self.reservation);
+        if let Some(taken) = self.taken.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.limiter.refund_soon(taken);
+        }
+    }
+}
+
+impl Costs {
+    fn actual<S: Store>(&self, limiter: &Limiter<S>, rule: &str) -> Option<u64> {
+        match limiter.rules().usage(rule) {
+            Some(kind) => self.tokens.map(|TokenUsage { input, output }| kind.tokens(input, output)),
+            None => self.others.iter().find(|(name, _)| name == rule)?.1,
+        }
+    }
+}
+
+impl Future for UsageCommit {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.0 {
+            // A task that was stopped with its runtime has nobody to tell.
+            Some(task) => Pin::new(task).poll(context).map(|_| ()),
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+impl fmt::Debug for UsageReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UsageReport").field("is_enforced", &self.0.is_enforced).finish_non_exhaustive()
+    }
+}
