@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::future::join_all;
 use tidegate::StoreError;
 use tidegate::spi::Adjustment;
+use tidegate::spi::algorithm::holds::HoldEnding;
 use tidegate::spi::algorithm::{Op, TakePosition};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -183,42 +184,51 @@ impl RedisStore {
         self.adjusting.load(Ordering::Acquire)
     }
 
-    /// Renews and releases slots of concurrency limits, one call for each slot of the cluster and [`MAX_SLOT_UPDATES`]. Returns for each
-    /// whether it was held. Updates that may have been applied can be repeated.
+    /// Renews and releases slots of concurrency limits. Returns for each whether it was held. Updates that may have been applied can be
+    /// repeated.
     pub(crate) async fn send_slot_updates(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        let endings = self.send_endings(updates).await?;
+        Ok(endings.into_iter().map(|ending| ending == HoldEnding::Ended).collect())
+    }
+
+    /// Renews and releases slots of concurrency limits, and ends holds, one call for each slot of the cluster and [`MAX_SLOT_UPDATES`].
+    /// Returns for each what became of it. Updates that may have been applied can be repeated.
+    pub(crate) async fn send_endings(&self, updates: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
         let is_cluster = self.router.is_cluster();
         let slot = |index: usize| if is_cluster { slot_of(updates[index].key.partition()) } else { 0 };
         let indexes: Vec<usize> = (0..updates.len()).collect();
         let groups = group_by(&indexes, |one, other| slot(*one) == slot(*other));
         let calls = groups.iter().flat_map(|group| group.chunks(MAX_SLOT_UPDATES));
-        let not_held =
+        let exceptions =
             join_all(calls.map(async |group| match self.update_group(slot(group[0]), updates, group).await {
                 // The keys of a slot that is being migrated may be on two servers.
                 Err(failure) if failure.mid_migration && group.len() > 1 => {
                     let each = group.chunks(1).map(|one| self.update_group(slot(one[0]), updates, one));
-                    let not_held: Result<Vec<Vec<usize>>, CallError> = join_all(each).await.into_iter().collect();
-                    not_held.map(|indexes| indexes.concat())
+                    let exceptions: Result<Vec<_>, CallError> = join_all(each).await.into_iter().collect();
+                    exceptions.map(|exceptions| exceptions.concat())
                 }
-                not_held => not_held,
+                exceptions => exceptions,
             }));
-        let mut held = vec![true; updates.len()];
-        for not_held in not_held.await {
-            not_held?.into_iter().for_each(|index| held[index] = false);
+        let mut endings = vec![HoldEnding::Ended; updates.len()];
+        for exceptions in exceptions.await {
+            exceptions?.into_iter().for_each(|(index, ending)| endings[index] = ending);
         }
-        Ok(held)
+        Ok(endings)
     }
 
-    /// Renews and releases the slots at `indexes` by one call. Returns those that were not held.
+    /// Renews, releases and ends those at `indexes` by one call. Returns what became of them, except of those that were held.
     async fn update_group(
         &self,
         slot: u16,
         updates: &[Adjustment<'_>],
         indexes: &[usize],
-    ) -> Result<Vec<usize>, CallError> {
+    ) -> Result<Vec<(usize, HoldEnding)>, CallError> {
         let group: Vec<Adjustment<'_>> = indexes.iter().map(|index| updates[*index]).collect();
         let routes = self.cardinality.adjustment_routes(&group, self.instances());
         let reply = self.send_adjust_call(slot, &self.adjust_call(&group, &routes)).await?;
-        Ok(reply.refused.iter().filter_map(|index| indexes.get(*index).copied()).collect())
+        let not_found = reply.refused.into_iter().map(|index| (index, HoldEnding::NotFound));
+        let exceptions = not_found.chain(reply.ended_before);
+        Ok(exceptions.filter_map(|(index, ending)| Some((*indexes.get(index)?, ending))).collect())
     }
 
     /// Drops cached denials of the keys, until the adjustments are made and the result is dropped.

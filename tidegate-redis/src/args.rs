@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use redis::Cmd;
-use tidegate::spi::algorithm::{Op, TakePosition};
-use tidegate::spi::{Adjustment, Check, Key, Plan};
+use tidegate::spi::algorithm::{HoldOp, Op, TakePosition};
+use tidegate::spi::{Adjustment, Check, Key, MAX_AMOUNT, Plan};
 use tidegate::{Algorithm, Limit, Periods, Timestamp};
 
 use crate::cardinality::OverflowRoute;
 use crate::period_clock::PackTime;
 use crate::scripts::algorithm_number;
+
+/// The longest delay of a token bucket is its refill period times this, 2^63: longer than any delay. `holds.lua` needs the period.
+const TOKEN_BUCKET_DELAY_FACTOR: f64 = (1_u64 << 63) as f64;
 
 /// Initial capacity of a key's name, which is rarely longer.
 const KEY_NAME_CAPACITY_BYTES: usize = 48;
@@ -40,11 +43,13 @@ impl PackedAdjustment {
         time: &PackTime<'_>,
     ) -> Self {
         let Adjustment { key, limit, op, bundled, .. } = adjustment;
-        let (op_number, cost, position) = match op {
+        let (op_number, cost, mut position) = match op {
             Op::Charge { cost, position } if limit.algorithm() == Algorithm::Quota => (3, *cost, *position),
             Op::Charge { cost, .. } => (3, *cost, TakePosition::default()),
             Op::Refund { cost, position } => (4, *cost, *position),
             Op::Renew { position, weight } => (5, *weight, *position),
+            Op::Hold(HoldOp::Commit { cost, position }) => (7, (*cost).min(MAX_AMOUNT), *position),
+            Op::Hold(HoldOp::Release { position }) => (9, 0, *position),
             // The store rejects all other operations.
             _ => (3, 0, TakePosition::default()),
         };
@@ -54,6 +59,12 @@ impl PackedAdjustment {
         numbers.push(op_number);
         numbers.push(u64::from(*bundled) + u64::from(adjustment.is_bundled_place()));
         numbers.push_micros(route.max_ttl_micros);
+        if let Op::Hold(_) = op {
+            // Others share an overflow bucket, so a commit makes no debt there.
+            let terms = u64::from(position.is_keyed_hold()) + 2 * u64::from(position.overflow_bucket().is_some());
+            numbers.push_all(&[position.index(), cost, terms]);
+            position = TakePosition::default();
+        }
         numbers.push_limit(limit, cost, None, position, time);
         if let Limit::TokenBucket(_) = limit {
             let (alone, full) = (position.slot(), position.full());
@@ -158,7 +169,8 @@ impl PackedNumbers<'_> {
         match limit {
             Limit::TokenBucket(bucket) => {
                 self.push_bucket(bucket, cost);
-                self.push_f64(f64::INFINITY);
+                // Exact, since it only changes the exponent; and longer than any delay.
+                self.push_f64(micros(bucket.refill().period()) as f64 * TOKEN_BUCKET_DELAY_FACTOR);
             }
             Limit::LeakyBucket(leaky) => {
                 self.push_bucket(leaky.bucket(), cost);

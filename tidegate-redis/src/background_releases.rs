@@ -1,4 +1,4 @@
-//! `BackgroundReleases`: slots whose holders are gone, released together.
+//! `BackgroundReleases`: slots and holds whose holders are gone, released or committed together.
 //!
 //! Nobody waits for such a release. Those that come while a call is under way go together in the next one: a request that holds a slot
 //! for a millisecond would otherwise cost the server a whole call for its release. Those that fail are sent again; others do not wait for
@@ -54,8 +54,8 @@ struct WaitingRelease {
 }
 
 impl RedisStore {
-    /// Releases slots of concurrency limits, in a task. If the store fails, they are sent again until their lease is over: a decision
-    /// may also be executed after the caller gave up. Without a tokio runtime, the slots run out after their lease.
+    /// Releases slots of concurrency limits, and ends holds, in a task. If the store fails, they are sent again until they would have run out: a decision
+    /// may also be executed after the caller gave up. Without a tokio runtime, they run out.
     pub(crate) fn release_soon(&self, releases: &[Adjustment<'_>]) {
         let Some(runtime) = Handle::try_current().ok().filter(|_| !releases.is_empty()) else { return };
         let is_cluster = self.router.is_cluster();
@@ -63,7 +63,7 @@ impl RedisStore {
         let now = timer::now();
         let packed = releases.iter().enumerate().map(|(index, release)| WaitingRelease {
             slot: if is_cluster { slot_of(release.key.partition()) } else { 0 },
-            ends: timer::after(now, release.limit.max_window()),
+            ends: timer::after(now, release.hold_duration().unwrap_or_else(|| release.limit.max_window())),
             release: PackedAdjustment::new(
                 &self.options.prefix,
                 release,

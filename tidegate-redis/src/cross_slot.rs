@@ -105,6 +105,12 @@ impl RedisStore {
                 Err(failure) if part.order.role == PartRole::Shadow && !failure.mid_migration => continue,
                 Err(failure) => return Err(refunds.refund_after(failure).await),
             };
+            if let Some(refusal) = verdict.refusal().filter(|_| part.order.role != PartRole::Shadow) {
+                // Other parts of the earlier reservation may be open, and are ended by the same call that has ended this one.
+                refunds.cancel();
+                let verdicts = parts.iter().map(|_| None).collect();
+                return Ok(TakeResult::Decided(merge(plan, 0, &parts, verdicts).with_refusal(refusal)));
+            }
             refunds.add(&part.plan, &routes, &verdict);
             let granted = match part.order.role {
                 PartRole::Shadow => units,

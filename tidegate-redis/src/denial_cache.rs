@@ -18,6 +18,7 @@
 //! | checks decided on an overflow bucket, or not stored by a full server | the state is not the subject's own |
 //! | limits with another amount than at the denial | the rules have changed |
 //! | concurrency limits | others may release a slot at any time |
+//! | reservations, and states with holds | a repeated reservation finds its hold; others may end theirs at any time |
 //! | rules with `denial_cache: false` | |
 //! | limits of a rule with a penalty, unless the subject is blocked | the store counts each denial as a strike, but none during a block |
 
@@ -190,7 +191,7 @@ impl DenialCache {
             let Some(ends) = life(check, check_verdict.outcome.retry_after, reply.remaining_ttl(index)) else {
                 continue;
             };
-            let Some(state) = reply.state(index) else { continue };
+            let Some(state) = reply.state(index).filter(|state| state.held().is_none()) else { continue };
             let state = DeniedState::new(plan, check, state, verdict.decided_at(), ticket.sent, ends);
             let (hash, key) = self.locate(check.key());
             let mut shard = self.shard(hash);
@@ -235,7 +236,7 @@ impl RedisStore {
 
 /// Whether a plan is denied if one of its enforced checks is, without an effect on the store.
 fn is_cacheable_plan(plan: &Plan<'_>) -> bool {
-    !plan.is_peek() && plan.mode() == PlanMode::AllOrNothing
+    !plan.is_peek() && plan.mode() == PlanMode::AllOrNothing && plan.reservation().is_none()
 }
 
 /// Whether denials of the check are cached.

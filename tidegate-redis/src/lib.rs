@@ -58,6 +58,7 @@ mod decide_batch;
 mod denial_cache;
 mod forget_prefix;
 mod heartbeat;
+mod outstanding;
 mod packed_plan;
 mod period_clock;
 mod reply;

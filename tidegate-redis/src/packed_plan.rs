@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
 use smallvec::SmallVec;
-use tidegate::spi::{Check, Plan, PlanMode, Role};
+use tidegate::spi::{Check, Plan, PlanMode, ReservationTerms, Role};
 use tidegate::{Algorithm, Limit};
 
 use crate::args::PackedNumbers;
@@ -40,6 +40,8 @@ pub(crate) struct PackedPlan {
     log_checks: usize,
     /// For each check, the number of the penalty that its denial strikes, from 1, or 0. Empty for plans without a penalty.
     pub(crate) strikes: Vec<u16>,
+    /// Whose reservation it is, if it is one.
+    pub(crate) reservation: Option<ReservationTerms>,
     pub(crate) checks: SmallVec<[PackedCheck; 1]>,
     /// For each check its limit, the name of its key, and the name of its overflow bucket, if any.
     bytes: Vec<u8>,
@@ -50,6 +52,7 @@ pub(crate) struct PackedPlan {
 pub(crate) struct PackedCheck {
     pub(crate) algorithm: usize,
     pub(crate) role: Role,
+    pub(crate) cost: u64,
     pub(crate) has_max_ttl: bool,
     /// Whether taking n units at once is the same as taking n times one, and the state is part of the reply.
     pub(crate) is_additive: bool,
@@ -75,6 +78,8 @@ impl PackedPlan {
             checks.push(PackedCheck::pack(&mut bytes, prefix, plan, check, routes.get(index).copied(), time));
         }
         let is_log = |check: &&Check<'_>| match check.gate().limit() {
+            // A list of holds may be long, too.
+            _ if plan.is_hold(check) => true,
             Limit::SlidingLog(_) => true,
             Limit::Concurrency(limit) => limit.max() > MAX_SHORT_LEASES,
             _ => false,
@@ -86,6 +91,7 @@ impl PackedPlan {
             units: plan.max_units(),
             log_checks: plan.checks().iter().filter(is_log).count(),
             strikes: strikes(plan),
+            reservation: plan.reservation().copied(),
             checks,
             bytes,
         }
@@ -111,9 +117,9 @@ impl PackedPlan {
         self.checks.iter().map(|check| check.key.hash)
     }
 
-    /// Whether it consumes one unit, all or nothing.
+    /// Whether it consumes one unit, all or nothing, and is no reservation.
     pub(crate) fn is_plain(&self) -> bool {
-        !self.is_peek && !self.counts_each && self.units == 1
+        !self.is_peek && !self.counts_each && self.units == 1 && self.reservation.is_none()
     }
 
     /// Whether several plans equal to this one can be decided as one plan of as many units.
@@ -184,6 +190,7 @@ impl PackedCheck {
         Self {
             algorithm,
             role: check.gate().role(),
+            cost: check.cost(),
             has_max_ttl: max_ttl_micros.is_some(),
             is_additive: matches!(
                 check.gate().limit().algorithm(),

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, StoredState, Take};
-use tidegate::spi::{Check, Plan, Role, Verdict};
-use tidegate::{StoreError, StoreErrorKind, Timestamp};
+use tidegate::spi::algorithm::holds::HoldEnding;
+use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Change, Op, OpResult, State, StoredState, Take};
+use tidegate::spi::{Check, HoldRefusal, Plan, Role, Verdict};
+use tidegate::{Limit, StoreError, StoreErrorKind, Timestamp};
 
 use crate::args::micros;
 
@@ -35,6 +36,8 @@ pub(crate) struct Reply {
     /// For each check, whether it admits, and the state it was decided on.
     states: SmallVec<[(bool, StoredState); 1]>,
     details: SmallVec<[CheckDetails; 1]>,
+    /// Why a reservation was refused.
+    refusal: Option<HoldRefusal>,
 }
 
 /// How a check was decided.
@@ -95,6 +98,9 @@ impl PlanReply {
             let check = parse_number(rest).ok_or_else(malformed)?;
             return Reply::unreadable(plan, self.now, check);
         }
+        if let Some(refusal) = parse_refusal(text).filter(|_| plan.reservation().is_some()) {
+            return Ok(Reply::refused(plan, self.now, refusal));
+        }
         let mut granted = None;
         if let Some(rest) = text.strip_prefix(b"g") {
             let (number, rest) = take_number(rest).ok_or_else(malformed)?;
@@ -112,7 +118,7 @@ impl PlanReply {
         if !text.is_empty() || granted.is_some() != (max_units > 1) || granted > Some(max_units) {
             return Err(malformed());
         }
-        let reply = Reply { now: self.now, granted: granted.unwrap_or_default(), states, details };
+        let reply = Reply { now: self.now, granted: granted.unwrap_or_default(), states, details, refusal: None };
         if self.repeat.count > 1 {
             return reply.into_repeat(plan, self.repeat);
         }
@@ -133,10 +139,18 @@ impl Reply {
                     granted: plan.granted(|_| 0),
                     states: SmallVec::from_buf([(false, StoredState::Fresh)]),
                     details: SmallVec::from_buf([details]),
+                    refusal: None,
                 })
             }
             _ => Err(unreadable(check)),
         }
+    }
+
+    /// The reply to a reservation that was refused.
+    fn refused(plan: &Plan<'_>, now: Timestamp, refusal: HoldRefusal) -> Self {
+        let states = plan.checks().iter().map(|_| (false, StoredState::Fresh)).collect();
+        let details = plan.checks().iter().map(|_| CheckDetails::default()).collect();
+        Self { now, granted: 0, states, details, refusal: Some(refusal) }
     }
 
     /// The reply with penalties as their strikes have left them.
@@ -152,27 +166,26 @@ impl Reply {
     /// The reply to one of several equal plans, from the reply to all of them: the states found, and the units granted. Every
     /// plan is one unit, so those before it have taken as many units as were granted to them.
     fn into_repeat(self, plan: &Plan<'_>, repeat: Repeat) -> Result<Self, StoreError> {
-        let Self { now, granted, mut states, mut details } = self;
+        let Self { now, granted, mut states, mut details, .. } = self;
         let granted_before = repeat.index.min(granted);
         let is_granted = repeat.index < granted;
         for (check, ((admitted, state), detail)) in plan.checks().iter().zip(states.iter_mut().zip(&mut details)) {
             if granted_before > 0 {
                 *state = take(plan, check, now, std::mem::replace(state, StoredState::Fresh), granted_before)?;
             }
-            let take_one = Op::Take(plan.take(check, 1));
-            let result = algorithm::apply(known_state(state)?, check.gate().limit(), now, take_one);
+            let result = apply_take(state, check.gate().limit(), now, plan.take(check, 1))?;
             *admitted = is_granted || result.admitted;
             if repeat.index == 0 {
                 continue;
             }
             // A state that had to be rebased was written by the first denial.
             if let Some(change) = result.change.filter(|_| granted == 0 && !result.admitted) {
-                *state = StoredState::State(State::new(change));
+                set_limit_state(state, State::new(change));
             }
-            let own_state = known_state(state)?.filter(|_| !detail.overflowed);
-            detail.ttl_millis = own_state.and_then(|state| ttl_millis(check, state, now));
+            let ends = state.expiry(check.gate().limit(), now).filter(|_| !detail.overflowed);
+            detail.ttl_millis = ends.and_then(|ends| ttl_millis(check, ends, now));
         }
-        Ok(Self { now, granted: u64::from(is_granted), states, details })
+        Ok(Self { now, granted: u64::from(is_granted), states, details, refusal: None })
     }
 }
 
@@ -190,7 +203,10 @@ impl Reply {
                 (check.outcome.remaining, check.outcome.retry_after) = (0, None);
             }
         }
-        verdict
+        match self.refusal {
+            Some(refusal) => verdict.with_refusal(refusal),
+            None => verdict,
+        }
     }
 
     /// The state that the check at `index` was decided on.
@@ -225,9 +241,15 @@ pub(crate) struct AdjustReply {
     pub(crate) is_stale: bool,
     /// The indexes of the adjustments that created a state.
     pub(crate) created: Vec<usize>,
-    /// The indexes of the renewals and releases whose slot was not held, and of places in queues that stay taken.
+    /// The indexes of the renewals and releases whose slot was not held, of places in queues that stay taken, and of holds that are not
+    /// there.
     pub(crate) refused: Vec<usize>,
+    /// The indexes of the holds that had ended before, and whether it was in the same way.
+    pub(crate) ended_before: Vec<(usize, HoldEnding)>,
 }
+
+/// How the script marks the index of a hold that had ended in the same way before; twice of it in another way.
+const ENDED_BEFORE: u64 = 1_000_000;
 
 /// Parses the reply of `adjust.lua`.
 pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
@@ -239,12 +261,19 @@ pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
         is_stale: number(stays_taken)? == 2,
         created: Vec::new(),
         refused: Vec::new(),
+        ended_before: Vec::new(),
     };
     for index in indexes {
         let Value::Int(index) = index else { return Err(malformed()) };
-        let list = if *index < 0 { &mut reply.refused } else { &mut reply.created };
         // Lua counts from 1.
-        list.push((index.unsigned_abs() as usize).saturating_sub(1));
+        let number = index.unsigned_abs().saturating_sub(1);
+        match (*index < 0, number / ENDED_BEFORE) {
+            (false, _) => reply.created.push(number as usize),
+            (true, 0) => reply.refused.push(number as usize),
+            (true, 1) => reply.ended_before.push(((number - ENDED_BEFORE) as usize, HoldEnding::Repeated)),
+            (true, 2) => reply.ended_before.push(((number - 2 * ENDED_BEFORE) as usize, HoldEnding::Differs)),
+            _ => return Err(malformed()),
+        }
     }
     Ok(reply)
 }
@@ -254,7 +283,16 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     let (letter, text) = text.split_first()?;
     let (value, mut text) = text.split_at(text.iter().take_while(|byte| is_state_byte(**byte)).count());
     // The script has read the state without an error, so one that cannot be decoded is a malformed reply.
-    let state = if value.is_empty() { StoredState::Fresh } else { StoredState::decode(check.gate().limit(), value)? };
+    let limit = check.gate().limit();
+    let mut state = if value.is_empty() { StoredState::Fresh } else { StoredState::decode(limit, value)? };
+    if let Some(rest) = text.strip_prefix(b"h").filter(|_| limit.keeps_holds()) {
+        let (held, rest) = take_number(rest)?;
+        let (ends, rest) = take_number(rest.strip_prefix(b",")?)?;
+        if held >= 1 << 53 || ends >= 1 << 54 {
+            return None;
+        }
+        (state, text) = (StoredState::WithHolds { inner: Box::new(state), held, ends }, rest);
+    }
     let kind = letter.to_ascii_lowercase();
     if !matches!(kind, b'a' | b's' | b'n' | b'o' | b'u' | b'p') || matches!(letter, b'u' | b'P') {
         return None;
@@ -287,10 +325,42 @@ fn take(
     state: StoredState,
     units: u64,
 ) -> Result<StoredState, StoreError> {
-    let take = Op::Take(plan.take(check, units));
-    let result = algorithm::apply(known_state(&state)?, check.gate().limit(), now, take);
-    let after = result.change.map_or(state, |change| StoredState::State(State::new(change)));
-    result.admitted.then_some(after).ok_or_else(malformed)
+    let mut state = state;
+    let result = apply_take(&state, check.gate().limit(), now, plan.take(check, units))?;
+    if let Some(change) = result.change {
+        set_limit_state(&mut state, State::new(change));
+    }
+    result.admitted.then_some(state).ok_or_else(malformed)
+}
+
+/// Decides a take on `state`. The change is that of the limit.
+fn apply_take(state: &StoredState, limit: &Limit, now: Timestamp, take: Take) -> Result<OpResult<Change>, StoreError> {
+    let StoredState::WithHolds { inner, held, .. } = state else {
+        return Ok(algorithm::apply(known_state(state)?, limit, now, Op::Take(take)));
+    };
+    let inner = known_state(inner)?;
+    let alone = algorithm::apply(inner, limit, now, Op::Take(take));
+    let with_held = Op::Take(Take::one(take.total().saturating_add(*held)));
+    let is_denied_by_holds =
+        alone.admitted && take.total() > 0 && !algorithm::apply(inner, limit, now, with_held).admitted;
+    Ok(if is_denied_by_holds { OpResult { admitted: false, change: None } } else { alone })
+}
+
+/// Sets the state of the limit. Holds beside it stay.
+fn set_limit_state(state: &mut StoredState, limit_state: State) {
+    match state {
+        StoredState::WithHolds { inner, .. } => **inner = StoredState::State(limit_state),
+        state => *state = StoredState::State(limit_state),
+    }
+}
+
+/// Why a reservation was refused, if `text` says so.
+fn parse_refusal(text: &[u8]) -> Option<HoldRefusal> {
+    match text {
+        b"e" => Some(HoldRefusal::AlreadyEnded),
+        b"k" => Some(HoldRefusal::KeyReused),
+        _ => None,
+    }
 }
 
 /// The penalty of `check` after a strike on `state`: whether it still admits, and the new state.
@@ -307,14 +377,14 @@ fn known_state(state: &StoredState) -> Result<Option<&State>, StoreError> {
     match state {
         StoredState::Fresh => Ok(None),
         StoredState::State(state) => Ok(Some(state)),
-        StoredState::Log(_) | StoredState::Leases(_) | StoredState::WithHolds(..) => Err(malformed()),
+        StoredState::Log(_) | StoredState::Leases(_) | StoredState::WithHolds { .. } => Err(malformed()),
     }
 }
 
-/// The TTL that the key of `check` has after `state` was written, with the margin for the clock.
-fn ttl_millis(check: &Check<'_>, state: &State, now: Timestamp) -> Option<u64> {
+/// The TTL that the key of `check` has after a state was written that ends at `ends`, with the margin for the clock.
+fn ttl_millis(check: &Check<'_>, ends: u64, now: Timestamp) -> Option<u64> {
     let max_ttl = micros(check.forget_after()?);
-    let left = algorithm::expiry(state, check.gate().limit()).saturating_sub(now.as_micros());
+    let left = ends.saturating_sub(now.as_micros());
     Some(left.min(max_ttl).saturating_add(micros(CLOCK_MARGIN)) / 1_000)
 }
 

@@ -77,13 +77,14 @@ impl Scripts {
         let texts: String = LIMITS.iter().map(|(_, text, _)| *text).collect();
         let names = LIMITS.map(|(name, _, _)| name).join(", ");
         let layouts = LIMITS.map(|(name, _, numbers)| layout(numbers + refund_numbers(name))).join(", ");
-        let all_limits = format!("{texts}local limits, layouts = {{ {names} }}, {{ {layouts} }}\n");
+        let all_limits = format!("{texts}{}local limits, layouts = {{ {names} }}, {{ {layouts} }}\n", lua::HOLDS);
         let for_each_limit = |body: &str, injected_now: &str| {
             LIMITS.map(|(name, text, numbers)| {
                 // The leaky bucket calls the token bucket.
                 let dependency = if name == "leaky_bucket" { lua::TOKEN_BUCKET } else { "" };
-                let limit = format!("local limit, layout = {name}, {}\n", layout(numbers));
-                script("#!lua", &[dependency, text, &limit], injected_now, body)
+                let is_bucket = name == "token_bucket";
+                let limit = format!("local limit, layout, is_bucket = {name}, {}, {is_bucket}\n", layout(numbers));
+                script("#!lua", &[dependency, text, lua::HOLDS, &limit], injected_now, body)
             })
         };
         let adjust = |first_lines: &str| {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use futures_util::future::join_all;
-use tidegate::spi::{Adjustment, Key, KnownDenial, MAX_CHECKS, Plan, Role, Store, Verdict};
+use tidegate::spi::algorithm::holds::HoldEnding;
+use tidegate::spi::{Adjustment, Check, Key, KnownDenial, MAX_CHECKS, OutstandingHolds, Plan, Role, Store, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
@@ -64,9 +65,6 @@ pub struct RedisStore {
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         require_max_checks(plan)?;
-        if plan.reservation().is_some() {
-            return Err(StoreError::new(StoreErrorKind::Unexpected, "this store keeps no reservations yet"));
-        }
         let timeouts = self.timeouts(plan);
         if self.is_cross_slot(plan) {
             return Box::pin(self.decide_cross_slot(plan, SplitBy::Slot, Deadline::new(timeouts))).await;
@@ -86,7 +84,7 @@ impl Store for RedisStore {
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        if adjustments.iter().all(Adjustment::is_release) {
+        if adjustments.iter().all(|one| one.is_release() || one.is_hold_ending()) {
             self.release_soon(adjustments);
         } else {
             drop(self.spawn_adjustments(adjustments));
@@ -96,6 +94,16 @@ impl Store for RedisStore {
     async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         Adjustment::require_slot_updates(updates)?;
         self.send_slot_updates(updates).await
+    }
+
+    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        Adjustment::require_endings(endings)?;
+        let _change = self.begin_adjustment(endings);
+        self.send_endings(endings).await
+    }
+
+    async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
+        self.read_holds(plan).await
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
@@ -213,12 +221,11 @@ impl RedisStore {
     }
 }
 
-/// Records in which overflow bucket slots were taken, for their renewal and release.
+/// Records in which overflow bucket slots and holds are, for their renewal and end.
 fn locate_overflow_slots(plan: &Plan<'_>, routes: &[OverflowRoute<'_>], verdict: &mut Verdict) {
     let results = plan.checks().iter().zip(verdict.checks_mut()).zip(routes);
-    for ((_, result), route) in
-        results.filter(|((check, result), _)| result.overflowed && check.gate().limit().is_held())
-    {
+    let is_located = |check: &Check<'_>| check.gate().limit().is_held() || plan.is_hold(check);
+    for ((_, result), route) in results.filter(|((check, result), _)| result.overflowed && is_located(check)) {
         if let Some(number) = route.overflow.and_then(|bucket| bucket.overflow_number()) {
             result.position = result.position.in_overflow_bucket(number);
         }

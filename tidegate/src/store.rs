@@ -226,6 +226,19 @@ impl<'r> Adjustment<'r> {
         Self::new(check, Op::Renew { position: TakePosition::from_owner(owner), weight: 0 })
     }
 
+    /// Gives back what `check` of a plan that does not pass has taken for `units`, at `position`: a refund as a part of that of the
+    /// request, or the release of a hold, as if it had never been made.
+    pub fn undo(plan: &Plan<'_>, check: &Check<'r>, units: u64, position: TakePosition) -> Self {
+        match plan.reservation() {
+            Some(terms) if plan.is_hold(check) => {
+                let undone = terms.undone().position();
+                let undone = position.overflow_bucket().map_or(undone, |number| undone.in_overflow_bucket(number));
+                Self::hold_release(check, undone)
+            }
+            _ => Self::bundled_refund(check, check.cost().saturating_mul(units), position),
+        }
+    }
+
     /// The release of the hold at `position` under `check`, or of its slot.
     pub(crate) fn hold_release(check: &Check<'r>, position: TakePosition) -> Self {
         Self::new(check, hold_release_op(check.gate().limit(), position)).at_position(position)
@@ -234,6 +247,16 @@ impl<'r> Adjustment<'r> {
     /// Whether it ends a hold.
     pub const fn is_hold_ending(&self) -> bool {
         matches!(self.op, Op::Hold(HoldOp::Commit { .. } | HoldOp::Release { .. }))
+    }
+
+    /// How long the hold that it ends lasts, at the longest. `None` if it ends none.
+    pub fn hold_duration(&self) -> Option<Duration> {
+        match self.op {
+            Op::Hold(HoldOp::Commit { position, .. } | HoldOp::Release { position }) => {
+                Some(Duration::from_micros(position.hold_ttl_micros()))
+            }
+            _ => None,
+        }
     }
 
     /// Rejects adjustments of which one neither ends a hold nor releases a slot.

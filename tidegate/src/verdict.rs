@@ -202,6 +202,8 @@ fn find_holds(
         match holds::status(*state, check.gate().limit(), now, terms.owner().number()) {
             HoldStatus::Absent => {}
             HoldStatus::Open(units) if units == check.cost() => is_repeat = true,
+            // A shadow check affects no request.
+            _ if check.is_shadow() => {}
             HoldStatus::Open(_) => refusal = refusal.or(Some(HoldRefusal::KeyReused)),
             HoldStatus::Committed(_) | HoldStatus::Released => refusal = Some(HoldRefusal::AlreadyEnded),
         }

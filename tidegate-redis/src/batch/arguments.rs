@@ -60,6 +60,8 @@ enum PlanKind {
     General = 3,
     /// A plan with a penalty.
     Penalty = 4,
+    /// A reservation.
+    Reservation = 5,
 }
 
 impl BatchArguments {
@@ -121,9 +123,13 @@ impl BatchArguments {
         match kind {
             PlanKind::SingleCheck => self.push_all([kind as u16]),
             PlanKind::Enforced | PlanKind::AllOrNothing => self.push_all([kind as u16, units as u16, checks]),
-            PlanKind::General | PlanKind::Penalty => {
-                self.push_all([kind as u16, u16::from(!plan.is_peek), u16::from(plan.counts_each)]);
-                self.push_all([0, 16, 32, 48].map(|bits| (units >> bits) as u16));
+            PlanKind::General | PlanKind::Penalty | PlanKind::Reservation => {
+                self.push_all([kind as u16]);
+                for number in plan.reservation.iter().flat_map(|terms| [terms.owner().number(), terms.ttl_micros()]) {
+                    self.push_number(number);
+                }
+                self.push_all([u16::from(!plan.is_peek), u16::from(plan.counts_each)]);
+                self.push_number(units);
                 self.push_all([checks]);
             }
         }
@@ -134,8 +140,18 @@ impl BatchArguments {
                 PlanKind::Enforced => self.push_all([*limit, *key, u16::from(is_counted())]),
                 PlanKind::AllOrNothing | PlanKind::General => self.push_all([*limit, *key, *overflow]),
                 PlanKind::Penalty => self.push_all([*limit, *key, *overflow, plan.strikes[index]]),
+                PlanKind::Reservation => {
+                    let strikes = plan.strikes.get(index).copied().unwrap_or(0);
+                    self.push_all([*limit, *key, *overflow, strikes]);
+                    self.push_number(plan.checks[index].cost);
+                }
             }
         }
+    }
+
+    /// A number below 2^53, in four numbers, the lowest first.
+    fn push_number(&mut self, number: u64) {
+        self.push_all([0, 16, 32, 48].map(|bits| (number >> bits) as u16));
     }
 
     fn push_all<const N: usize>(&mut self, numbers: [u16; N]) {
@@ -150,6 +166,7 @@ impl PlanKind {
         let has_routes = plan.checks.iter().any(PackedCheck::has_route);
         let is_enforced = || plan.checks.iter().all(|check| check.role == Role::Enforced);
         match plan.units.max(repeats) {
+            _ if plan.reservation.is_some() => Self::Reservation,
             _ if !plan.strikes.is_empty() => Self::Penalty,
             1 if plan.is_plain() && !has_routes && plan.checks.len() == 1 => Self::SingleCheck,
             0..=0xffff if plan.is_plain() && !has_routes && is_enforced() => Self::Enforced,

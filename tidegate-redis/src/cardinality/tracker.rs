@@ -99,6 +99,8 @@ impl CardinalityTracker {
                 Op::Charge { .. } => true,
                 // The slot of a caller that went away during the decision. Nobody knows in which bucket it was taken.
                 Op::Refund { .. } => adjustment.limit.is_held() && adjustment.key.overflow_number().is_none(),
+                // Likewise for a hold.
+                Op::Hold(_) => adjustment.key.overflow_number().is_none(),
                 _ => false,
             };
             let overflows = may_overflow
@@ -149,6 +151,11 @@ impl CardinalityTracker {
             if verdict.consumed && !verdict.overflowed {
                 let extra_life = reply.state(index).map_or(0, |state| state.extra_life_micros(check.gate().limit()));
                 let state_end = reply.now.plus(verdict.outcome.reset_after).as_micros() + extra_life;
+                let holds_end = match plan.reservation() {
+                    Some(terms) if plan.is_hold(check) => reply.now.as_micros().saturating_add(terms.ttl_micros()),
+                    _ => reply.state(index).map_or(0, |state| state.holds_end_micros()),
+                };
+                let state_end = state_end.max(holds_end);
                 self.record_key(&CountedLimit::new(check), reply.previous_expiry(index, check), state_end);
             }
         }

@@ -152,6 +152,7 @@ fn sub_plan<'r>(plan: &Plan<'r>, indexes: &[usize], unit_scale: u64) -> Plan<'r>
     let part = Plan::new(checks).unwrap_or_else(|_| plan.clone());
     let part = part.with_mode(plan.mode());
     let part = plan.lease_owner().map_or(part.clone(), |owner| part.with_lease_owner(owner));
+    let part = plan.reservation().map_or(part.clone(), |terms| part.with_reservation(*terms));
     plan.max_delay().map_or(part.clone(), |delay| part.with_max_delay(delay))
 }
 

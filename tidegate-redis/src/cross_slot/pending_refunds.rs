@@ -12,19 +12,22 @@ use crate::store::RedisStore;
 pub(super) struct PendingRefunds<'s, 'r> {
     store: &'s RedisStore,
     refunds: Vec<Adjustment<'r>>,
+    /// Whether the caller may repeat the plan: a reservation with an idempotency key. A late release would end the repeated one.
+    is_repeatable: bool,
 }
 
 impl<'s, 'r> PendingRefunds<'s, 'r> {
     pub(super) const fn new(store: &'s RedisStore) -> Self {
-        Self { store, refunds: Vec::new() }
+        Self { store, refunds: Vec::new(), is_repeatable: false }
     }
 
     /// Adds what `part` took, which was sent with these routes.
     pub(super) fn add(&mut self, part: &Plan<'r>, routes: &[OverflowRoute<'r>], verdict: &Verdict) {
+        self.is_repeatable = part.reservation().is_some_and(|terms| terms.is_keyed());
         for (index, (check, check_verdict)) in part.checks().iter().zip(verdict.checks()).enumerate() {
             if check_verdict.consumed {
-                let cost = check.cost().saturating_mul(verdict.granted().max(1));
-                let refund = |check| Adjustment::bundled_refund(check, cost, check_verdict.position);
+                let units = verdict.granted().max(1);
+                let refund = |check| Adjustment::undo(part, check, units, check_verdict.position);
                 let overflow = routes.get(index).and_then(|route| route.overflow);
                 self.refunds.push(match overflow.filter(|_| check_verdict.overflowed) {
                     // An overflow bucket is shared, so the maximum TTL of anonymous subjects does not apply to it.
@@ -70,6 +73,8 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
 
 impl Drop for PendingRefunds<'_, '_> {
     fn drop(&mut self) {
-        self.store.adjust_soon(&self.refunds);
+        if !self.is_repeatable {
+            self.store.adjust_soon(&self.refunds);
+        }
     }
 }

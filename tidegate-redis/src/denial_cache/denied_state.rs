@@ -54,7 +54,7 @@ impl DeniedState {
         let denied = match &self.state {
             StoredState::Log(_) => take.total() == self.cost,
             // Never cached.
-            StoredState::Leases(_) | StoredState::WithHolds(..) => false,
+            StoredState::Leases(_) | StoredState::WithHolds { .. } => false,
             StoredState::State(state) => !algorithm::apply(Some(state), limit, now, Op::Take(take)).admitted,
             StoredState::Fresh => !algorithm::apply(None, limit, now, Op::Take(take)).admitted,
         };

@@ -1,14 +1,16 @@
--- Purpose    Charge what was already used, refund what was not, renew and release slots. Charges and refunds are never denied, not even
+-- Purpose    Charge what was already used, refund what was not, renew and release slots, end holds. Charges and refunds are never denied, not even
 --            when the server is out of memory. It must be a script: another instance could write between a read and a write.
 -- KEYS[i]    key of the state that adjustment i changes
 -- KEYS[n+i]  with ANONYMOUS: the overflow bucket to charge if KEYS[i] does not exist, or KEYS[i] again
--- ARGV[i]    packed doubles: algorithm; operation (3 charge, 4 refund, 5 renew); 1 for a bundled refund, 2 for a bundled place in a queue,
---            else 0; maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`
+-- ARGV[i]    packed doubles: algorithm; operation (3 charge, 4 refund, 5 renew, 7 commit, 9 release); 1 for a bundled refund, 2 for a
+--            bundled place in a queue, else 0; maximum TTL of the state in microseconds, or infinite; for a commit or release the
+--            owner, the actual cost, and 1 if the end is remembered, else 0; the arguments of the limit after `units`
 -- ARGV[n+1]  tests only: now, in microseconds
 -- Reply      now; 1 if a bundled place has others behind it, so that nothing bundled was given back, 2 if the periods of a quota do not
 --            contain now, so that nothing was changed, else 0; the index of each
 --            adjustment that created a state; the negative index of each that was refused: the slot to renew or release is not held, or
---            the place in a queue has others behind it
+--            the place in a queue has others behind it, or there is no such hold; -1000000 less the index of each hold that had ended
+--            in the same way before, and -2000000 less the index of each that had ended in another way
 local stays_taken = 0
 for i = 1, checks do
   local algorithm, op, bundled = struct.unpack('<ddd', ARGV[i])
@@ -28,11 +30,25 @@ for i = 1, checks do
     if op == CHARGE and limits[algorithm] == quota then op = FILL end -- others share the bucket, so it has no debt
     stored = latest[keys[i]] or call('GET', keys[i])
   end
-  local done
-  done, value[i], expiry[i] = limits[algorithm](stored, now, op, 1, struct.unpack(layouts[algorithm], ARGV[i], 33))
+  local limit, layout, done, found, _ = limits[algorithm], layouts[algorithm], nil, nil, nil
+  if op == COMMIT or op == RELEASE then
+    local owner, cost, remembered = struct.unpack('<ddd', ARGV[i], 33)
+    done, value[i], expiry[i], _, found = holds(limit, limit == token_bucket, stored, now, op, 1, owner, cost, remembered,
+      struct.unpack(layout, ARGV[i], 57))
+  else
+    done, value[i], expiry[i] = limit(stored, now, op, 1, struct.unpack(layout, ARGV[i], 33))
+    if done == nil and not value[i] then
+      done, value[i], expiry[i] = holds(limit, limit == token_bucket, stored, now, op, 1, 0, 0, 0,
+        struct.unpack(layout, ARGV[i], 33))
+    end
+  end
   if done == nil and value[i] then return { now, 2 } end
   if done == nil then return redis.error_reply(string.format('UNREADABLE %d', i)) end
-  if not done then reply[#reply + 1] = -i end
+  if found and found > 1 then
+    reply[#reply + 1] = -1000000 * (found - 1) - i
+  elseif not done then
+    reply[#reply + 1] = -i
+  end
   if bundled > 0 and stays_taken == 1 then value[i] = nil end
   if value[i] then
     expiry[i] = math.min(expiry[i], now + max_ttl)

@@ -18,6 +18,9 @@ elseif KEYS[2] then
   stored = call('GET', key)
 end
 local admitted, value, expiry, view = limit(stored, now, TAKE, 1, struct.unpack(layout, ARGV[1]))
+if admitted == nil and not value then
+  admitted, value, expiry, view = holds(limit, is_bucket, stored, now, TAKE, 1, 0, 0, 0, struct.unpack(layout, ARGV[1]))
+end
 if admitted == nil then return struct.pack('<d', now) .. (value and ';~' or ';!1') end
 if value then call('PSETEX', key, string.format('%d', math.min(expiry - now, max_ttl) / 1000 + margin), value) end
 local letter = admitted and string.sub(letters, 1, 2) or string.sub(letters, 3)

@@ -13,15 +13,19 @@
 --          3; 0 for a peek, else 1; 1 if each check counts on its own, else 0; units in four numbers, the lowest first; number of
 --          checks; checks as for 2
 --          4; as for 3, and after each check the number of the penalty among the checks that its denial strikes, from 1, or 0
+--          5; owner and time to live of a reservation, each in four numbers, the lowest first; as for 4, and after each check its
+--          cost in four numbers
 -- ARGV[2]  for each limit eleven packed doubles: algorithm; role of the check (0 enforced, 1 shadow, 2 and up an any-of group);
 --          maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`, padded
 -- ARGV[3]  tests only: now, in microseconds
 -- Reply    one string: now as a packed double; for each plan a semicolon and one of
 --          "~", once for all plans: the periods of a quota do not contain now, and nothing was decided
 --          "!" and the number of an enforced check whose state is unreadable: the plan changed nothing
+--          "e" for a reservation that has ended, "k" for one that exists with another cost: the plan changed nothing
 --          unless units is 1, "g" and the units granted; then for each check a letter and the state that it was decided on; then "t"
 --          and the units that earlier plans took from this state, if any; then for a state with a maximum TTL "m" and the
---          milliseconds that it had left. Letters of checks that admit are small, of others capital: a own state, s overflow bucket;
+--          milliseconds that it had left. A state with holds is followed by "h", the units that others hold, a comma, and the
+--          instant at which the last hold runs out. Letters of checks that admit are small, of others capital: a own state, s overflow bucket;
 --          n and o likewise, but nothing was written, since the key does not exist and the server is full; U a shadow check whose
 --          state is unreadable; p a penalty that admits the request and was struck
 local keys, format, huge = KEYS, string.format, math.huge
@@ -46,8 +50,27 @@ if #missing > 0 and call('EXISTS', unpack(missing)) > 0 then
   end
 end
 
+-- Applies an operation to a state with holds, or makes a hold. Returns nil for a state without holds that is unreadable.
+local function apply_beside_holds(limit, state, op, units, owner, amount, ttl)
+  return holds(limit[1], limit[1] == token_bucket, state, now, op, units, owner, amount, ttl,
+    limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
+end
+
+-- Under other limits a reservation is a take.
+local function keeps_holds(limit)
+  return limit[1] ~= leaky_bucket and limit[1] ~= concurrency and limit[1] ~= penalty
+end
+
+-- The number in four numbers of a plan.
+local function number(at)
+  return plans[at] + plans[at + 1] * 65536 + plans[at + 2] * 4294967296 + plans[at + 3] * 281474976710656
+end
+
 local function apply(limit, state, op, units)
-  return limit[1](state, now, op, units, limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
+  local admits, changed, ends, seen = limit[1](state, now, op, units,
+    limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
+  if admits == nil then return apply_beside_holds(limit, state, op, units, 0, 0, 0) end
+  return admits, changed, ends, seen
 end
 
 -- By key: when a changed state expires; the TTL of an unchanged one; and in place of a state whose takes are counted its limit, the
@@ -104,6 +127,7 @@ while at < past_plans do
     if state == nil then state = settle(k) end
     local admits, changed, ends, seen = limit[1](state, now, TAKE, 1,
       limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
+    if admits == nil then admits, changed, ends, seen = apply_beside_holds(limit, state, TAKE, 1, 0, 0, 0) end
     if admits == nil then
       last = last + 1
       reply[last] = ';!1'
@@ -147,8 +171,11 @@ while at < past_plans do
           local admits
           admits, value[i], expiry[i], seen = limit[1](state, now, TAKE, 1,
             limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
+          if admits == nil then
+            admits, value[i], expiry[i], seen = apply_beside_holds(limit, state, TAKE, 1, 0, 0, 0)
+            if admits == nil then unreadable = unreadable or i end
+          end
           room = admits and 1 or 0
-          if admits == nil then unreadable = unreadable or i end
         else
           room = apply(limit, state, ROOM, units)
           if room == nil then unreadable, room = unreadable or i, 0 end
@@ -184,17 +211,18 @@ while at < past_plans do
       end
     end
   else
+    local owner, hold_ttl, refusal, is_repeat = 0, 0, nil, false
+    if kind == 5 then owner, hold_ttl, at = number(at + 1), number(at + 5), at + 8 end
     local units, consume, count_each, checks = plans[at + 1], true, false, plans[at + 2]
     at = at + 3
-    local width = kind == 4 and 4 or 3
+    local width = kind == 5 and 8 or kind == 4 and 4 or 3
     if kind >= 3 then
       consume, count_each = units == 1, checks == 1
-      units = plans[at] + plans[at + 1] * 65536 + plans[at + 2] * 4294967296 + plans[at + 3] * 281474976710656
-      checks, at = plans[at + 4], at + 5
+      units, checks, at = number(at), plans[at + 4], at + 5
     end
     local first, granted, best, unreadable = at, units, nil, nil
     for i = 1, checks do
-      local limit, k, overflow = limit_of[plans[at]], plans[at + 1], plans[at + 2]
+      local limit, k, overflow, hold_at = limit_of[plans[at]], plans[at + 1], plans[at + 2], at + 4
       at = at + width
       local role, state = limit[2], states[k]
       if state == nil then state = settle(k) end
@@ -207,7 +235,17 @@ while at < past_plans do
       end
       key[i], stored[i] = k, state
       local room
-      if units == 1 then
+      if kind == 5 and keeps_holds(limit) then
+        local found
+        admitted[i], value[i], expiry[i], view[i], found =
+          apply_beside_holds(limit, state, RESERVE, 1, owner, number(hold_at), hold_ttl)
+        room = admitted[i] and 1 or 0
+        if found == 1 then
+          is_repeat = true
+        elseif found and found > 1 and role ~= 1 then
+          refusal = found == 2 and 'e' or refusal or 'k'
+        end
+      elseif units == 1 then
         admitted[i], value[i], expiry[i], view[i] = apply(limit, state, TAKE, 1)
         room = admitted[i] and 1 or 0
       else
@@ -221,6 +259,20 @@ while at < past_plans do
       elseif role > 1 then
         best = best or {}
         if room >= (best[role] or 0) then best[role] = room end
+      end
+    end
+    if is_repeat then -- a place in a queue was taken when the reservation was made
+      granted, best = 1, nil
+      for i = 1, checks do
+        local limit = limit_of[plans[first + width * (i - 1)]]
+        if limit[1] == leaky_bucket and admitted[i] ~= nil then admitted[i], value[i] = true, nil end
+        local room, role = admitted[i] and 1 or 0, limit[2]
+        if role == 0 then
+          if room < granted then granted = room end
+        elseif role > 1 then
+          best = best or {}
+          if room >= (best[role] or 0) then best[role] = room end
+        end
       end
     end
     if best then
@@ -239,23 +291,25 @@ while at < past_plans do
     end
 
     local struck
-    if kind == 4 and consume and not unreadable then
+    if kind >= 4 and consume and not unreadable and not refusal then
       struck = {}
       for i = 1, checks do
-        local struck_check = plans[first + 4 * i - 1]
+        local struck_check = plans[first + width * (i - 1) + 3]
         if struck_check > 0 and admitted[i] == false and not shared[i] and admitted[struck_check] then
           struck[struck_check] = true
         end
       end
       for i in pairs(struck) do
         local _
-        _, value[i], expiry[i] = apply(limit_of[plans[first + 4 * (i - 1)]], stored[i], STRIKE, 1)
+        _, value[i], expiry[i] = apply(limit_of[plans[first + width * (i - 1)]], stored[i], STRIKE, 1)
       end
     end
 
     last = last + 1
     if unreadable then
       reply[last], checks = format(';!%d', unreadable), 0
+    elseif refusal then
+      reply[last], checks = ';' .. refusal, 0
     else
       reply[last] = units == 1 and ';' or format(';g%d', granted)
     end

@@ -29,6 +29,11 @@ local function fixed_window(state, now, op, units, cost, position, limit, window
       if state_start - now > MARGIN then rebased = true else index = state_index end
     end
   end
+  if op == KEEP then
+    local start = start_of and start_of(index) or index * window
+    local ends = start_of and start_of(index + 1) or start + window
+    return true, nil, count > 0 and ends or now, start
+  end
   local left = limit > count and limit - count or 0
   local admitted = true
   if op == ROOM then

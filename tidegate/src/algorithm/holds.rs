@@ -168,6 +168,18 @@ impl Holds {
             || self.entries.iter().any(|hold| hold.at + self.ttl <= clock || !hold.is_open())
     }
 
+    fn summary(&self, clock: u64) -> HoldsSummary {
+        let mut summary = HoldsSummary::default();
+        for hold in self.entries.iter().filter(|hold| hold.is_open() && hold.at + self.ttl > clock) {
+            summary.reservations += 1;
+            summary.units = summary.units.saturating_add(hold.open_units());
+            if summary.reservations == 1 {
+                summary.oldest_ends = hold.at.min(clock) + self.ttl;
+            }
+        }
+        summary
+    }
+
     fn commit(&mut self, HoldsChange { clock, since, edit, .. }: &HoldsChange) {
         let (clock, ttl) = (*clock, self.ttl);
         self.entries.retain(|hold| hold.at + ttl > clock);
@@ -291,7 +303,14 @@ pub(super) fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op
             if !hold.is_open() {
                 return result(hold.status == HoldStatus::Committed(cost), None, HoldEdit::Keep);
             }
-            let charged = super::charge_at(inner, limit, now, cost, hold.at.min(clock), since);
+            let charge = super::charge_at(inner, limit, now, cost, hold.at.min(clock), since);
+            let charged = charge.and_then(|charge| {
+                let charge = match position.overflow_bucket() {
+                    Some(_) => super::without_debt(inner, limit, now, charge),
+                    None => charge,
+                };
+                super::apply(inner, limit, now, charge).change
+            });
             let remembered = position.is_keyed_hold().then_some(HoldStatus::Committed(cost));
             result(true, charged, HoldEdit::End { owner, remembered })
         }
@@ -385,31 +404,47 @@ pub fn held(state: Option<&State>, limit: &Limit, now: Timestamp, owner: u64) ->
 /// The open holds of all owners.
 pub fn summary(state: Option<&State>, limit: &Limit, now: Timestamp) -> HoldsSummary {
     let (inner, Some(holds)) = split(state) else { return HoldsSummary::default() };
-    let clock = Holds::at(Some(holds), inner, limit, now).clock;
-    let is_open = |hold: &&Hold| hold.is_open() && hold.at + holds.ttl > clock;
-    let mut summary = HoldsSummary::default();
-    for hold in holds.entries.iter().filter(is_open) {
-        summary.reservations += 1;
-        summary.units = summary.units.saturating_add(hold.open_units());
-        if summary.reservations == 1 {
-            summary.oldest_ends = hold.at.min(clock) + holds.ttl;
-        }
-    }
-    summary
+    holds.summary(Holds::at(Some(holds), inner, limit, now).clock)
+}
+
+/// The open holds in a value that `holds.lua` has written. `None` if its numbers contradict each other. A value without holds has none.
+pub fn stored_summary(value: &[u8], now: Timestamp) -> Option<HoldsSummary> {
+    let Some(bytes) = value.strip_prefix(&[0, 0]).filter(|bytes| bytes.len() >= 23) else {
+        return Some(HoldsSummary::default());
+    };
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let (header, rest) = bytes.split_at(23);
+    let (ttl, count) = (number(&header[..7]), number(&header[21..]) as usize);
+    let entries = rest.get(..count * 22)?.chunks_exact(22);
+    let status = |entry: &[u8]| match entry[21] {
+        0 => Some(HoldStatus::Open(number(&entry[14..21]))),
+        1 => Some(HoldStatus::Committed(number(&entry[14..21]))),
+        2 => Some(HoldStatus::Released),
+        _ => None,
+    };
+    let hold =
+        |entry: &[u8]| Some(Hold { at: number(&entry[..7]), owner: number(&entry[7..14]), status: status(entry)? });
+    let holds = Holds { ttl, held: 0, since: 0, entries: entries.map(hold).collect::<Option<_>>()? };
+    Some(holds.summary(current(holds.newest(), now)))
 }
 
 /// The outcome for the caller beside holds, from the state of the limit before the decision.
 pub fn outcome(view: &StateView<'_>, held: u64, limit: &Limit, now: Timestamp, decided: DecidedTake) -> Outcome {
     let total = decided.take.total();
     let alone = super::outcome(view, limit, now, DecidedTake { consumed: false, ..decided });
-    let fits_alone = total <= alone.remaining;
+    let fits_alone = match limit {
+        // Grace does not count as remaining.
+        Limit::Quota(quota) => super::quota::apply(view.quota(), quota, now, Op::Take(decided.take)).admitted,
+        _ => total <= alone.remaining,
+    };
     let retry_after = match alone.retry_after {
         Some(_) if fits_alone => Some(RETRY),
         retry => retry,
     };
     let taken = if decided.consumed { held.saturating_add(total) } else { held };
     let after = DecidedTake { take: Take::one(taken.min(MAX_AMOUNT)), admitted: true, consumed: true };
-    Outcome { admitted: decided.admitted, retry_after, ..super::outcome(view, limit, now, after) }
+    let after = super::outcome(view, limit, now, after);
+    Outcome { admitted: decided.admitted, retry_after, in_grace: decided.admitted && after.in_grace, ..after }
 }
 
 /// The position of a hold, for its commit or release.

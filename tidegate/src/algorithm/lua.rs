@@ -18,21 +18,28 @@ pub const SLIDING_WINDOW: &str = include_str!("sliding_window.lua");
 pub const CONCURRENCY: &str = include_str!("concurrency.lua");
 /// `quota`
 pub const QUOTA: &str = include_str!("quota.lua");
+/// `holds`, which runs another limit beside the holds of reservations.
+pub const HOLDS: &str = include_str!("holds.lua");
 /// `penalty`
 pub const PENALTY: &str = include_str!("penalty.lua");
 
 /// The constants of the scripts: the operations, the clock margin, the maximum of what a bucket counts as returned, both in
-/// microseconds, the maximum of counted strikes, the longest debt of a quota, the largest amount, and 2^53, the bound of all numbers in
-/// values. A name that contains another comes before it.
-const CONSTANTS: [(&str, &str); 13] = [
+/// microseconds, the maxima of reservations and of counted strikes, the longest debt of a quota, the largest amount, and 2^53, the bound
+/// of all numbers in values. A name that contains another comes before it.
+const CONSTANTS: [(&str, &str); 18] = [
     ("TAKE", "1"),
     ("ROOM", "2"),
     ("CHARGE", "3"),
     ("REFUND", "4"),
     ("RENEW", "5"),
+    ("RESERVE", "6"),
+    ("COMMIT", "7"),
+    ("RELEASE", "9"),
+    ("KEEP", "10"),
+    ("MAX_RESERVATIONS", "4096"),
     ("MAX_STRIKES", "900"),
     ("STRIKE", "8"),
-    ("FILL", "9"),
+    ("FILL", "11"),
     ("MAX_WINDOW", "3155760000000000"),
     ("MAX_AMOUNT", "4503599627370495"),
     ("MARGIN", "2000000"),
@@ -57,6 +64,7 @@ mod tests {
         assert_eq!(constant("MAX_WINDOW"), crate::limit::MAX_WINDOW_MICROS.to_string());
         assert_eq!(constant("MAX_AMOUNT"), crate::limit::MAX_AMOUNT.to_string());
         assert_eq!(constant("MAX_STRIKES"), super::super::penalty::MAX_STRIKES.to_string());
+        assert_eq!(constant("MAX_RESERVATIONS"), super::super::holds::MAX_RESERVATIONS.to_string());
         assert_eq!(constant("MAX_RETURNED"), super::super::token_bucket::MAX_RETURNED_MICROS.to_string());
     }
 }

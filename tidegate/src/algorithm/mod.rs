@@ -204,23 +204,20 @@ fn period_start(state: Option<&State>, limit: &Limit, now: Timestamp) -> u64 {
     }
 }
 
-/// Charges a cost that was reserved at `at`. `since` is the [start](period_start) of the current window.
-fn charge_at(state: Option<&State>, limit: &Limit, now: Timestamp, cost: u64, at: u64, since: u64) -> Option<Change> {
-    match limit {
-        // The window in which it was reserved is over.
-        Limit::FixedWindow(_) if at < since => None,
+/// The charge of a cost that was reserved at `at`. `since` is the [start](period_start) of the current window. `None` if the window in
+/// which it was reserved is over.
+fn charge_at(state: Option<&State>, limit: &Limit, now: Timestamp, cost: u64, at: u64, since: u64) -> Option<Op> {
+    let position = match limit {
+        Limit::FixedWindow(_) if at < since => return None,
         Limit::Quota(quota) if at < since => {
-            let (period, _) = quota.normalize(state.and_then(State::quota), now);
-            let before = period.index.saturating_sub(1);
+            let before = quota.normalize(state.and_then(State::quota), now).0.index.saturating_sub(1);
             // A period before the last one is forgotten: the cost counts now.
-            let position = match at >= quota.periods().start_of(before) {
-                true => TakePosition::from_index(before),
-                false => TakePosition::default(),
-            };
-            apply(state, limit, now, Op::Charge { cost, position }).change
+            let is_known = at >= quota.periods().start_of(before);
+            if is_known { TakePosition::from_index(before) } else { TakePosition::default() }
         }
-        _ => apply(state, limit, now, Op::Charge { cost, position: TakePosition::default() }).change,
-    }
+        _ => TakePosition::default(),
+    };
+    Some(Op::Charge { cost, position })
 }
 
 /// The first instant, in microseconds, at which `state` is equivalent to none.

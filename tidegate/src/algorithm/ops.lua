@@ -3,6 +3,9 @@
 --     state    the value of the key, or false   now     microseconds since the epoch
 --     op       TAKE, ROOM, CHARGE, REFUND       units   multiplier of the cost
 --              RENEW for leases, STRIKE for a penalty, FILL for a quota: a charge that makes no debt
+--              KEEP, beside holds, which changes nothing: the expiry is that of the state, or now for none, and the view is the
+--              start of the current window, if the limit has windows of the clock. Two more results of a quota are the start of the
+--              period before, and the index of that period
 --     …        cost and position of the op, then the parameters of the limit
 --     admitted nil if the value is unreadable   value   the value to write, or nil; true if the periods of a quota are stale
 --              false for the refund of a place in a queue that has others behind it, and for a slot that is not held

@@ -5,13 +5,13 @@
 -- other time the periods are stale, which is the second result.
 local function quota(state, now, op, units, cost, position, hard, numbers, before, start, ends, past)
   if now < before or now >= past then return nil, true end
-  local longest = numbers % 16384
+  local longest, earlier = numbers % 16384, before
   local index, used, previous, rebased = (numbers - longest) / 16384, 0, 0, false
   longest = longest * 3600000000
   if now < start then
-    index, start, ends = index - 1, before, start
+    index, start, ends, earlier = index - 1, before, start, false
   elseif now >= ends then
-    index, start, ends = index + 1, ends, past
+    index, start, ends, earlier = index + 1, ends, past, start
   end
   local max = math.min(hard * ((MAX_WINDOW - MAX_WINDOW % longest) / longest + 1), MAX_AMOUNT)
   if state then
@@ -32,14 +32,18 @@ local function quota(state, now, op, units, cost, position, hard, numbers, befor
       previous, used = math.max(used - (passed - hard), 0), math.max(used - passed, 0)
     elseif state_index > index and (used > 0 or previous > 0) then
       if state_index == index + 1 and ends - now <= MARGIN then
-        index, start = state_index, ends
+        index, start, earlier = state_index, ends, start
       else
         previous, rebased = 0, true
       end
     end
   end
   local admitted = true
-  if op == ROOM then
+  if op == KEEP then
+    local periods = 1
+    if hard > 0 then periods = (used + hard - 1 - (used + hard - 1) % hard) / hard + 1 end
+    return true, nil, (used > 0 or previous > 0) and start + periods * longest or now, start, earlier, index - 1
+  elseif op == ROOM then
     if used > hard then return 0 end
     if cost == 0 then return units end
     return math.min(units, (hard - used - (hard - used) % cost) / cost)

@@ -17,6 +17,7 @@ local function sliding_log(state, now, op, units, cost, position, limit, window)
     end
     if used < 0 or (used > 0) ~= (first < size) then return nil end
   end
+  if op == KEEP then return true, nil, used > 0 and newest + window or now end
   local left = limit > used and limit - used or 0
   if op == ROOM then
     if cost == 0 then return units end

@@ -32,6 +32,11 @@ local function sliding_window(state, now, op, units, cost, position, limit, slic
       end
     end
   end
+  if op == KEEP then
+    local age = 0
+    while age <= slices and (counts[age] or 0) == 0 do age = age + 1 end
+    return true, nil, age <= slices and (index - age + slices + 1) * slice or now
+  end
   local estimate, oldest = 0, counts[slices] or 0
   for age = 0, slices - 1 do estimate = estimate + (counts[age] or 0) end
   if oldest > 0 then

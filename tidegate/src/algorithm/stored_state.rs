@@ -25,7 +25,14 @@ pub enum StoredState {
     /// The summary of leases.
     Leases(ConcurrencySummary),
     /// Any of the others, and the units that reservations hold beside it.
-    WithHolds(Box<StoredState>, u64),
+    WithHolds {
+        /// The state of the limit.
+        inner: Box<StoredState>,
+        /// The units that reservations of others hold.
+        held: u64,
+        /// When the last hold runs out, in microseconds; 0 if there is none.
+        ends: u64,
+    },
 }
 
 impl StoredState {
@@ -89,7 +96,9 @@ impl StoredState {
             (Self::Leases(summary), Limit::Concurrency(limit)) if summary.newest > 0 => {
                 Some(summary.newest + limit.lease_micros())
             }
-            (Self::WithHolds(inner, _), _) => inner.expiry(limit, now),
+            (Self::WithHolds { inner, ends, .. }, _) => {
+                inner.expiry(limit, now).max(Some(*ends).filter(|ends| *ends > 0))
+            }
             (Self::Log(_) | Self::Leases(_), _) => Some(now.as_micros()),
         }
     }
@@ -114,7 +123,12 @@ impl StoredState {
 
     /// The units that reservations hold beside it; `None` if there are no reservations.
     pub const fn held(&self) -> Option<u64> {
-        if let Self::WithHolds(_, held) = self { Some(*held) } else { None }
+        if let Self::WithHolds { held, .. } = self { Some(*held) } else { None }
+    }
+
+    /// When the last hold beside it runs out, in microseconds; 0 if there is none.
+    pub const fn holds_end_micros(&self) -> u64 {
+        if let Self::WithHolds { ends, .. } = self { *ends } else { 0 }
     }
 
     /// The view that an outcome is computed from. Holds are not part of it.
@@ -128,7 +142,7 @@ impl StoredState {
             Self::State(State::Slices(slices)) => StateView::Slices(slices),
             Self::State(state @ State::Quota { .. }) => state.quota().map_or(StateView::Fresh, StateView::Quota),
             Self::State(State::Penalty(state)) => StateView::Penalty(*state),
-            Self::WithHolds(inner, _) => inner.view(),
+            Self::WithHolds { inner, .. } => inner.view(),
             // A script replies with the summary of a log, of leases or of holds, never with all of them.
             Self::Fresh | Self::State(State::Log(_) | State::Leases(_) | State::WithHolds(_)) => StateView::Fresh,
         }

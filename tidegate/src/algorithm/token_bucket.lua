@@ -1,7 +1,7 @@
 -- Twin of token_bucket.rs. The value: the instant at which the bucket is full again, in sixteen digits of microseconds, preceded
 -- by the digits of the fraction if it is not 0. Up to a fraction of 922 Redis stores it as an eight-byte integer. After a refund,
--- a comma and the microseconds returned follow. max_delay is infinite here; the leaky bucket, which calls this function, sets
--- it. The last five arguments are the position of a take to refund.
+-- a comma and the microseconds returned follow. max_delay is the refill period times 2^63 here, which is longer than any delay and
+-- needed by holds.lua; the leaky bucket, which calls this function, sets it. The last five arguments are the position of a take to refund.
 local function token_bucket(state, now, op, units, cost_us, cost_part, rate, burst_us, burst_part, max_delay,
                             alone_us, alone_part, order_us, order_part, order_returned)
   local full_us, full_part, ceiling_us, rebased, returned = now, 0, now + burst_us, false, 0
@@ -33,6 +33,10 @@ local function token_bucket(state, now, op, units, cost_us, cost_part, rate, bur
       if full_us >= TOO_LARGE then return nil end
       full_us, full_part, rebased = ceiling_us, burst_part, true
     end
+  end
+  if op == KEEP then
+    local ends = full_us + (full_part > 0 and 1 or 0)
+    return true, nil, ends + math.min(returned, burst_us + (burst_part > 0 and 1 or 0))
   end
   if cost_us == 0 and cost_part == 0 then return op ~= ROOM or units end
 

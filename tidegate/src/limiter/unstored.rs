@@ -49,17 +49,9 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
             return Vec::new();
         }
         let refund = |(check, result): (&Check<'r>, &CheckVerdict)| {
-            let is_slot = check.gate().limit().is_held();
-            let refundable = result.consumed && !result.unstored && (is_slot || !result.overflowed);
-            if let Some(terms) = plan.reservation().filter(|_| plan.is_hold(check)) {
-                let is_stored = result.consumed && !result.unstored;
-                let bucket = result.position.overflow_bucket();
-                let position = terms.undone().position();
-                let position = bucket.map_or(position, |number| position.in_overflow_bucket(number));
-                return is_stored.then(|| Adjustment::hold_release(check, position));
-            }
-            let cost = check.cost().saturating_mul(surplus);
-            refundable.then(|| Adjustment::bundled_refund(check, cost, result.position))
+            let has_owner = check.gate().limit().is_held() || plan.is_hold(check);
+            let refundable = result.consumed && !result.unstored && (has_owner || !result.overflowed);
+            refundable.then(|| Adjustment::undo(plan, check, surplus, result.position))
         };
         plan.checks().iter().zip(verdict.checks()).filter_map(refund).collect()
     }
