@@ -17,6 +17,7 @@ local VARIABLES = {
     ["txn.tidegate_limit"] = "x-ratelimit-limit",
     ["txn.tidegate_remaining"] = "x-ratelimit-remaining",
     ["txn.tidegate_reset"] = "x-ratelimit-reset",
+    ["txn.tidegate_grace"] = "x-tidegate-grace",
 }
 
 -- Not copied from the client: headers about its connection or body, and those that this action sets.
@@ -84,6 +85,6 @@ core.register_action("tidegate", { "http-req" }, function(txn)
     elseif OPEN then
         txn:set_var("txn.tidegate_degraded", "true")
     else
-        refuse(txn, 503, { ["retry-after"] = { "1" } }, "")
+        refuse(txn, 503, { ["retry-after"] = { "1" }, ["retry-after-ms"] = { "1000" } }, "")
     end
 end)

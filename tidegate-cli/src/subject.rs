@@ -91,7 +91,7 @@ fn row(bucket: &Value) -> [String; 5] {
     };
     // A penalty has no amount.
     let remaining = match bucket["limit"].as_u64() {
-        Some(limit) => format!("{} of {limit}", number("remaining")),
+        Some(limit) => format!("{} of {limit}{}", number("remaining"), reserved(bucket)),
         None => "-".to_owned(),
     };
     [
@@ -101,6 +101,11 @@ fn row(bucket: &Value) -> [String; 5] {
         if bucket["shadow"] == json!(true) { format!("{state} (shadow)") } else { state },
         millis_text(number("reset_after_ms")),
     ]
+}
+
+/// What open reservations hold of a bucket.
+fn reserved(bucket: &Value) -> String {
+    bucket["reserved"]["units"].as_u64().map_or_else(String::new, |units| format!(" ({units} reserved)"))
 }
 
 /// The rules without a bucket of this subject.
@@ -142,5 +147,15 @@ mod tests {
         assert_eq!(bucket("penalty", None), ["r.n", "penalty", "-", "denies for 1m", "1m30s"]);
         assert_eq!(bucket("concurrency", Some(3)), ["r.n", "concurrency", "0 of 3", "full", "1m30s"]);
         assert_eq!(bucket("sliding_log", Some(3)), ["r.n", "sliding_log", "0 of 3", "denies for 1m", "1m30s"]);
+    }
+
+    #[test]
+    fn what_is_reserved_stands_beside_what_remains() {
+        let reserved = json!({ "reservations": 2, "units": 300 });
+        let bucket = json!({
+            "rule": "r", "name": "", "algorithm": "quota", "allowed": true, "limit": 1000, "remaining": 500,
+            "reset_after_ms": 1000, "reserved": reserved,
+        });
+        assert_eq!(row(&bucket), ["r", "quota", "500 of 1000 (300 reserved)", "open", "1s"]);
     }
 }

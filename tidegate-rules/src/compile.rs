@@ -199,7 +199,7 @@ impl Compiler<'_> {
         if let Some(form) = &http.ratelimit_trio {
             header_policy = header_policy.with_legacy_ratelimit(reset(form));
         }
-        header_policy.with_retry_after_ms(http.retry_after_ms.as_ref().is_some_and(|on| on.value))
+        header_policy.with_retry_after_ms(http.retry_after_ms.as_ref().is_none_or(|on| on.value))
     }
 
     fn max_body_bytes(&mut self, file: &schema_types::RuleFileSpec, rules: &[CompiledRule]) -> usize {

@@ -174,7 +174,7 @@ pub(crate) struct HttpSpec {
     pub(crate) x_ratelimit: Option<Spanned<ResetFormSpec>>,
     /// The older `RateLimit-Limit`, `-Remaining` and `-Reset`. `off` if missing.
     pub(crate) ratelimit_trio: Option<Spanned<ResetFormSpec>>,
-    /// `Retry-After-Ms`, which some SDKs read first.
+    /// `retry-after-ms` beside `Retry-After`, which some client libraries read first. On if missing.
     pub(crate) retry_after_ms: Option<Spanned<bool>>,
 }
 

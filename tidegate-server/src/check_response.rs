@@ -22,6 +22,9 @@ pub struct CheckResponse<'d> {
     /// The kind of the store failure, if the store failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     degraded_reason: Option<&'static str>,
+    /// It passed above the amount of a quota, in its grace.
+    #[serde(skip_serializing_if = "is_false")]
+    in_grace: bool,
     shadow_would_reject: Vec<&'d str>,
     checks: Vec<CheckJson<'d>>,
 }
@@ -43,6 +46,13 @@ struct CheckJson<'d> {
     retry_after_ms: Option<u64>,
     reset_after_ms: u64,
     delay_ms: u64,
+    #[serde(skip_serializing_if = "is_false")]
+    in_grace: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 impl<'d> CheckResponse<'d> {
@@ -61,6 +71,7 @@ impl<'d> CheckResponse<'d> {
             permanent: decision.is_permanent(),
             degraded: !by_store,
             degraded_reason: decision.degraded().map(StoreErrorKind::as_str),
+            in_grace: by_store && decision.is_in_grace(),
             shadow_would_reject: decision.shadow_would_reject().collect(),
             checks: decision.checks().iter().filter(|_| by_store).map(CheckJson::new).collect(),
         }
@@ -84,6 +95,29 @@ impl<'d> CheckJson<'d> {
             retry_after_ms: outcome.retry_after.filter(|_| !outcome.admitted).map(whole_millis),
             reset_after_ms: whole_millis(outcome.reset_after),
             delay_ms: whole_millis(outcome.delay),
+            in_grace: outcome.in_grace,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::{Limit, Limiter, MemoryStore, Period, Periods, Request, Rule, RuleSet};
+
+    use super::*;
+
+    #[test]
+    fn a_request_in_the_grace_of_a_quota_says_so_and_others_do_not() {
+        let limit = Limit::quota_with_grace(1, 1, Periods::utc(Period::Year)).unwrap();
+        let limiter = Limiter::new(RuleSet::new([Rule::new("year", limit)]).unwrap(), MemoryStore::new());
+        let flags = [(); 3].map(|()| {
+            let json = serde_json::to_value(CheckResponse::new(&limiter.check_now(&Request::new("")))).unwrap();
+            (json["allowed"].clone(), json.get("in_grace").cloned(), json["checks"][0].get("in_grace").cloned())
+        });
+        let in_grace = Some(true.into());
+        assert_eq!(
+            flags,
+            [(true.into(), None, None), (true.into(), in_grace.clone(), in_grace), (false.into(), None, None)]
+        );
     }
 }

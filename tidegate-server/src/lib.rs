@@ -46,6 +46,7 @@ pub mod gateway;
 mod listen;
 pub use listen::{ConnectionLimits, Listener, Tls, TlsError, TlsFiles};
 mod output;
+mod retry_after;
 mod rule_file;
 mod secret;
 mod serve;

@@ -28,6 +28,11 @@ impl SecretArgs {
         self.derive_key(b"tidegate lease key")
     }
 
+    /// The key that ids of reservations are signed with, if a secret is set.
+    pub(crate) fn reservation_key(&self) -> Option<hmac::Key> {
+        self.derive_key(b"tidegate reservation key")
+    }
+
     /// A key for one purpose, so that no other use of the secret can make its signatures.
     fn derive_key(&self, purpose: &[u8]) -> Option<hmac::Key> {
         let secret = hmac::Key::new(hmac::HMAC_SHA256, self.secret.as_deref()?.as_bytes());

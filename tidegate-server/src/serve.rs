@@ -52,6 +52,7 @@ mod json_body;
 mod large_bodies;
 mod openapi;
 mod request_limits;
+mod reservations;
 
 mod reload;
 pub use reload::stopped as stop_signal;

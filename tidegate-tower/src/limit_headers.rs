@@ -21,6 +21,7 @@ static HEADER_NAMES: [HeaderName; HeaderField::ALL.len()] = [
     HeaderName::from_static(HeaderField::Reset.name()),
     RETRY_AFTER,
     HeaderName::from_static(HeaderField::RetryAfterMs.name()),
+    HeaderName::from_static(HeaderField::Grace.name()),
 ];
 
 /// The rate-limit headers of one response.

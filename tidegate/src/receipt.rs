@@ -93,6 +93,13 @@ impl Receipt {
         Self { entries: taken.map(entry).collect(), has_lost_place }
     }
 
+    /// The ids of the rules of its entries, also of those that share a check through a budget.
+    pub(crate) fn rules(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().flat_map(|entry| {
+            std::iter::once(entry.rule.as_str()).chain(entry.others.iter().map(|(rule, _)| rule.as_str()))
+        })
+    }
+
     /// Whether there is nothing to refund.
     pub fn is_empty(&self) -> bool {
         self.refundable_entries().next().is_none()

@@ -114,6 +114,11 @@ impl Reservation {
         self.duration
     }
 
+    /// The ids of the rules under which something is held. One with several limits comes several times.
+    pub fn rules(&self) -> impl Iterator<Item = &str> {
+        self.stored.rules().chain(self.local.rules())
+    }
+
     /// The receipt of what it holds in the store, for another process that commits or releases it. Sign its bytes: whoever can forge them
     /// can end the reservations of others.
     pub const fn stored(&self) -> &Receipt {

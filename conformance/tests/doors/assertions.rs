@@ -53,6 +53,7 @@ async fn one_client_is_limited(setup: &Setup, can: &ProxyCapabilities) {
     let response = setup.send(&request("GET /api/rides").with("x-api-key", "k1")).await;
     assert_eq!(response.status, 429, "{response:?}");
     assert!(response.retry_after().is_some_and(|seconds| (1..=720).contains(&seconds)), "{response:?}");
+    assert!(response.has_both_retry_times(), "{response:?}");
     assert!(response.field("ratelimit").is_some_and(|field| field.starts_with("\"rides\";r=0;t=")), "{response:?}");
     assert!(
         response.field("ratelimit-policy").is_some_and(|field| field.starts_with("\"rides\";q=5;w=3600")),
@@ -229,6 +230,7 @@ pub(crate) async fn assert_store_outage(setup: &mut Setup, can: &ProxyCapabiliti
     assert_eq!(setup.send(&request("GET /api/rides")).await.status, 429);
     let response = setup.send(&request("POST /login?account=a1").body("guess")).await;
     assert_eq!((response.status, response.retry_after().is_some()), (503, can.retry_after_failure), "{response:?}");
+    assert!(response.has_both_retry_times() == can.retry_after_failure, "{response:?}");
     // Without a rule, a request is not degraded.
     let response = setup.send(&request("GET /free").with("x-tidegate-degraded", "true")).await;
     assert_eq!((response.status, response.backend_values("x-tidegate-degraded")), (200, vec![]), "{response:?}");

@@ -89,6 +89,12 @@ impl HttpResponse {
         first
     }
 
+    /// Whether it has `Retry-After` and `retry-after-ms`, and both say the same.
+    pub(crate) fn has_both_retry_times(&self) -> bool {
+        let millis = self.field("retry-after-ms").map(|millis| millis.parse::<u64>().unwrap());
+        millis.is_some_and(|millis| self.retry_after() == Some(millis.div_ceil(1_000)))
+    }
+
     /// The seconds of `Retry-After`.
     pub(crate) fn retry_after(&self) -> Option<u64> {
         self.field("retry-after").map(|seconds| seconds.parse().unwrap())

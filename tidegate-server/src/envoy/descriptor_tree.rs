@@ -44,8 +44,8 @@ pub(super) struct ConfiguredLimit {
     pub(super) replaces: Vec<String>,
     pub(super) shadow: bool,
     pub(super) quota: bool,
-    /// Whether hits of denied requests count (`count_refused`).
-    pub(super) counts_denied: bool,
+    /// Whether denied hits count (`count_refused`). `None`: those of charges do.
+    pub(super) counts_denied: Option<bool>,
     /// The metadata of responses that passed this limit.
     pub(super) metadata: Option<Struct>,
     pub(super) counter_naming: CounterNaming,

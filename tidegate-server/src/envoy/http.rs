@@ -4,7 +4,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tidegate::spi::Store;
@@ -13,6 +13,7 @@ use super::json;
 use super::pb::Code;
 use super::request_plan::DecideError;
 use super::service::{EnvoyService, MAX_MESSAGE_BYTES};
+use crate::retry_after::RETRY_AFTER_ONE_SECOND;
 
 /// `POST /json` decides a request in JSON: 200, 429 if it is over a limit, 400 if it is malformed, 403 if it gives hits back
 /// (`is_negative_hits`), 503 while the store fails (400 in strict mode). `GET /healthcheck` returns `OK`, or 500. `GET /rlconfig` lists
@@ -63,7 +64,7 @@ async fn decide<S: Store + 'static>(service: EnvoyService<S>, body: Bytes, accep
         Err(error @ (DecideError::Unavailable | DecideError::Overloaded(_) | DecideError::Degraded(_)))
             if !service.is_strict() =>
         {
-            (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")], error.to_string()).into_response()
+            (StatusCode::SERVICE_UNAVAILABLE, RETRY_AFTER_ONE_SECOND, error.to_string()).into_response()
         }
         Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
     }

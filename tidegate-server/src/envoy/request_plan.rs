@@ -34,6 +34,8 @@ pub(super) struct DescriptorPlan<'r> {
     pub(super) hits: u64,
     /// Hits of earlier descriptors on the same counter.
     pub(super) hits_before: u64,
+    /// Whether its hits count even if they are denied.
+    pub(super) counts_denied: bool,
     /// Indexes of its checks in the plan of its mode.
     pub(super) checks: SmallVec<[usize; 1]>,
 }
@@ -105,6 +107,13 @@ pub(super) fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor)
     (hits, mode)
 }
 
+/// Whether the request is a charge: every descriptor has hits of its own. Envoy sends them after the response
+/// (`apply_on_stream_done`), when they are already used and a denial prevents nothing. Nothing else marks such a request. Requests that
+/// Envoy holds back until they are decided have hits of their own on some descriptors at most, or peek.
+pub(super) fn is_charge(request: &RateLimitRequest) -> bool {
+    request.descriptors.iter().all(|descriptor| descriptor.hits_addend.is_some_and(|hits| hits.value > 0))
+}
+
 /// A plan of these checks. One without checks is decided as well, so that observers count the request.
 pub(super) fn plan<'r>(checks: impl IntoIterator<Item = Check<'r>>, strict: bool) -> Result<Plan<'r>, DecideError> {
     let plan = Plan::new(checks);
@@ -163,11 +172,12 @@ impl RequestPlan<'_> {
             Ok(outcome) => outcome,
             Err(_) => Err(self.decide_without_store(limiter, timeout_error())),
         };
-        if let Ok(PlanOutcome { allowed: false, consumed, .. }) = &outcome
+        if let Ok(outcome) = &outcome
             && !strict
+            && self.descriptors.iter().any(|descriptor| descriptor.has_denied_hits_to_count(outcome))
         {
-            // The request is denied either way. A failure leaves the limit more generous, but not this response.
-            let _ = timeout_at(deadline, Box::pin(self.charge_denied(limiter, consumed.as_ref()))).await;
+            // The decision stands. A failure leaves the limit more generous, but not this response.
+            let _ = timeout_at(deadline, Box::pin(self.charge_denied(limiter, outcome))).await;
         }
         (self, outcome)
     }
@@ -190,29 +200,25 @@ impl RequestPlan<'_> {
         }
     }
 
-    /// Counts the hits of a denied request for limits with `count_refused`, at most up to the limit.
-    async fn charge_denied<S: Store>(
-        &self,
-        limiter: &Limiter<S>,
-        decision: Option<&Decision>,
-    ) -> Result<(), StoreError> {
-        let is_consumed =
-            |index: usize| decision.and_then(|decision| decision.check(index)).is_some_and(CheckResult::is_consumed);
-        let charged = self.descriptors.iter().filter(|descriptor| descriptor.counts_denied());
+    /// Counts the denied hits of descriptors that count them, at most up to the limit.
+    async fn charge_denied<S: Store>(&self, limiter: &Limiter<S>, outcome: &PlanOutcome) -> Result<(), StoreError> {
+        let charged = self.descriptors.iter().filter(|descriptor| descriptor.has_denied_hits_to_count(outcome));
         let mut indexes: Vec<usize> = charged.flat_map(|descriptor| descriptor.checks.iter().copied()).collect();
         indexes.sort_unstable();
         indexes.dedup();
-        let checks =
-            indexes.into_iter().filter(|index| !is_consumed(*index)).map(|index| &self.consume.checks()[index]);
-        let charges: Vec<Adjustment<'_>> = checks.map(Adjustment::charge).collect();
+        let charges: Vec<Adjustment<'_>> =
+            indexes.into_iter().map(|index| Adjustment::charge(&self.consume.checks()[index])).collect();
         limiter.adjust(&charges).await
     }
 }
 
 impl DescriptorPlan<'_> {
-    /// Whether its hits count even if the request is denied.
-    pub(super) const fn counts_denied(&self) -> bool {
-        matches!((&self.limit, self.mode), (AppliedLimit::Configured(limit), HitsMode::Consume) if limit.counts_denied)
+    /// Whether its hits were not consumed, and count nevertheless.
+    pub(super) fn has_denied_hits_to_count(&self, outcome: &PlanOutcome) -> bool {
+        let decision = outcome.consumed.as_ref();
+        let is_consumed =
+            |index: &usize| decision.and_then(|decision| decision.check(*index)).is_some_and(CheckResult::is_consumed);
+        self.counts_denied && !self.checks.is_empty() && !self.checks.iter().all(is_consumed)
     }
 }
 

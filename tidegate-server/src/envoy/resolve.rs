@@ -9,7 +9,7 @@ use super::config::EnvoyConfig;
 use super::config_reader::{build_limit, gate, role};
 use super::descriptor_tree::{ConfiguredLimit, DescriptorLevel, LookupResult};
 use super::pb::{Entry, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
-use super::request_plan::{AppliedLimit, DecideError, DescriptorPlan, HitsMode, RequestPlan, hits, plan};
+use super::request_plan::{AppliedLimit, DecideError, DescriptorPlan, HitsMode, RequestPlan, hits, is_charge, plan};
 use super::unit::{self, UnitWindows};
 
 /// The limits that apply to a request. [`RequestPlan`] borrows from it.
@@ -55,6 +55,7 @@ impl<'c> ResolvedLimits<'c> {
             request.descriptors.iter().map(|descriptor| look_up(domain, descriptor)).collect();
         let limits = lookups.iter().flatten().filter_map(|lookup| lookup.limit);
         let replaced: HashSet<&str> = limits.flat_map(|limit| limit.replaces.iter().map(String::as_str)).collect();
+        let is_charge = is_charge(request);
         for (descriptor, lookup) in request.descriptors.iter().zip(&lookups) {
             let (hits, mode) = hits(request, descriptor);
             let (limit, counter) = match (descriptor.limit, lookup, domain) {
@@ -78,7 +79,11 @@ impl<'c> ResolvedLimits<'c> {
                 Some((index, hits_before)) => (SmallVec::from_buf([index]), hits_before),
                 None => (SmallVec::new(), 0),
             };
-            resolved.descriptors.push(DescriptorPlan { limit, mode, hits, hits_before, checks });
+            let counts_denied = match limit {
+                AppliedLimit::Configured(limit) => limit.counts_denied.unwrap_or(is_charge),
+                _ => is_charge,
+            } && mode == HitsMode::Consume;
+            resolved.descriptors.push(DescriptorPlan { limit, mode, hits, hits_before, counts_denied, checks });
         }
         Ok(resolved)
     }

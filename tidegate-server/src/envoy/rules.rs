@@ -48,7 +48,8 @@ pub(super) fn resolve<'r, S: Store>(
                 SmallVec::new()
             }
         };
-        descriptors.push(DescriptorPlan { limit: AppliedLimit::Rules, mode, hits, hits_before: 0, checks });
+        let limit = AppliedLimit::Rules;
+        descriptors.push(DescriptorPlan { limit, mode, hits, hits_before: 0, counts_denied: false, checks });
     }
     let peek = peek_plan(&consume, &peeks, &mut descriptors, strict)?;
     let refund = if refund.checks().is_empty() { None } else { Some(validate_size(refund)?) };

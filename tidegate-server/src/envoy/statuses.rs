@@ -140,9 +140,7 @@ fn build_status(descriptor: &DescriptorPlan<'_>, outcome: &PlanOutcome, strict: 
     let remaining = match check.outcome().remaining {
         // Strict mode counts denied hits, so nothing remains after one.
         _ if over && strict => 0,
-        remaining if !outcome.allowed && !check.is_consumed() && descriptor.counts_denied() => {
-            remaining.saturating_sub(check.cost())
-        }
+        remaining if descriptor.has_denied_hits_to_count(outcome) => remaining.saturating_sub(check.cost()),
         remaining => remaining,
     };
     DescriptorStatus {

@@ -11,6 +11,7 @@ use http::header::{FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
 use tidegate::attributes;
+use tidegate::http::HeaderField;
 use tidegate::spi::format_address;
 use tidegate_tower::DegradedMode;
 
@@ -47,6 +48,8 @@ pub(super) fn append_peer(parts: &mut Parts, peer: Option<IpAddr>) {
         append(&mut parts.headers, X_FORWARDED_FOR, &address);
     }
     parts.headers.remove(DEGRADED_HEADER);
+    // Only responses have it. A service that logs or trusts it must not see what a client claims.
+    parts.headers.remove(HeaderField::Grace.name());
     if parts.extensions.get::<DegradedMode>().is_some() {
         parts.headers.insert(DEGRADED_HEADER, HeaderValue::from_static("true"));
     }
@@ -139,13 +142,16 @@ mod tests {
     fn forwarded_headers_of_a_client_are_replaced_unless_a_proxy_is_trusted() {
         let claims = || {
             let request = Request::get("/").header("host", "real.example:80").header("x-forwarded-proto", "https");
-            request.header("x-forwarded-host", "claimed.example").header("x-tidegate-degraded", "yes")
+            request
+                .header("x-forwarded-host", "claimed.example")
+                .header("x-tidegate-degraded", "yes")
+                .header("x-tidegate-grace", "true")
         };
         let headers = forwarded(claims(), false);
         assert_eq!([&headers["x-forwarded-proto"], &headers["x-forwarded-host"]], ["http", "real.example:80"]);
         let headers = forwarded(claims(), true);
         assert_eq!([&headers["x-forwarded-proto"], &headers["x-forwarded-host"]], ["https", "claimed.example"]);
-        assert!(!headers.contains_key("x-tidegate-degraded"));
+        assert!(!headers.contains_key("x-tidegate-degraded") && !headers.contains_key("x-tidegate-grace"));
     }
 
     #[test]

@@ -11,9 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, TE, TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
@@ -42,6 +40,7 @@ use super::upstream_failure_log::UpstreamFailureLog;
 use super::upstream_slots::{UpstreamSlot, UpstreamSlots};
 use super::{GatewayOptions, forwarded_headers, rate_limit_headers};
 use crate::listen::{Bound, ListenerStats, TaskSpawner, sleep};
+use crate::retry_after::RETRY_AFTER_ONE_SECOND;
 
 /// Idle timeout of pooled upstream connections. Common servers close idle connections after five seconds; a shorter timeout
 /// avoids sending a request on a connection that is being closed.
@@ -55,9 +54,6 @@ const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 
 /// The largest window that HTTP/2 allows.
 const MAX_WINDOW_BYTES: u32 = (1 << 31) - 1;
-
-/// Seconds after which a request that found the queue full may be sent again.
-const RETRY_AFTER_SECONDS: u16 = 1;
 
 /// A reverse proxy. Clones share everything, since tower clones the service for each request.
 #[derive(Clone)]
@@ -344,7 +340,7 @@ impl ProxyError {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            headers.extend(RETRY_AFTER_ONE_SECOND);
         }
         if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED {
             // Unread bytes on this connection may still belong to the rejected request.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, UPGRADE};
+use http::header::{CONTENT_TYPE, HeaderValue, UPGRADE};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -13,9 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::clients::{CallCount, ClientCounts, ClientPermit, ResolveClient};
 use super::listener_stats::{Bound, Gauge, GaugeGuard, ListenerStats};
 use super::{ConnectionLimits, Listener};
-
-/// Seconds after which a refused client may try again.
-const RETRY_AFTER_SECONDS: u16 = 1;
+use crate::retry_after::RETRY_AFTER_ONE_SECOND;
 
 /// The most calls under way whose bodies and decisions are in memory.
 pub(crate) const MAX_CALLS: usize = 8192;
@@ -140,7 +138,7 @@ fn json_response(status: StatusCode, body: &'static [u8]) -> Response<Full<Bytes
     let mut response = Response::new(Full::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+    response.headers_mut().extend(RETRY_AFTER_ONE_SECOND);
     response
 }
 

@@ -1,9 +1,10 @@
-//! The check API: `/v1/check`, `/v1/check/batch`, `/v1/refund`, `/v1/leases` and `/v1/acquire`. A check answers 200 with `allowed` in
-//! the body: the caller decides what to do with its own request.
+//! The check API: `/v1/check`, `/v1/check/batch`, `/v1/refund`, `/v1/leases`, `/v1/quotas` and `/v1/acquire`. A check answers 200 with
+//! `allowed` in the body: the caller decides what to do with its own request.
 
 mod acquire;
 mod input;
 mod leases;
+mod quotas;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +45,7 @@ pub(crate) fn router(engine: Arc<Engine>, guard: BrowserGuard, stopping: watch::
         .route("/v1/leases", post(leases::take))
         .route("/v1/leases/{id}", put(leases::renew).delete(leases::release))
         .with_state(Arc::clone(&engine))
+        .merge(quotas::router(Arc::clone(&engine)))
         .merge(acquire::router(Arc::clone(&engine), stopping))
         .merge(engine.envoy().router(engine.rate_limits()));
     let rest = Router::new()

@@ -21,6 +21,7 @@ use super::observers::Observers;
 use super::options::ServeArgs;
 use super::receipts::Receipts;
 use super::refusal_log::RefusalLog;
+use super::reservations::Reservations;
 use super::start_page;
 use super::waiting::AcquireCalls;
 use crate::envoy::EnvoyService;
@@ -47,6 +48,7 @@ pub(crate) struct Engine {
     store_name: &'static str,
     receipts: Receipts,
     leases: Leases,
+    reservations: Reservations,
     waiting: AcquireCalls,
     /// The longest time that a caller waits.
     max_wait: Duration,
@@ -120,6 +122,7 @@ impl Engine {
         let observers = Observers { metrics: Arc::clone(&metrics), refusals: Arc::clone(&refusals) };
         let limiter = Limiter::new(file.rules().clone(), store.clone()).with_instances(arguments.instances);
         let limiter = limiter.with_secret(&secret).with_observer(observers);
+        let limiter = limiter.with_reservation_ttl(Duration::from_secs(arguments.reservation_ttl));
         let limiter = if is_shared {
             limiter.with_fallback_store(MemoryStore::new().with_max_keys(arguments.memory_keys))
         } else {
@@ -142,6 +145,7 @@ impl Engine {
             store_name: if is_shared { "redis" } else { "memory" },
             receipts,
             leases: Leases::new(arguments.secret.lease_key(), is_shared),
+            reservations: Reservations::new(arguments.secret.reservation_key(), is_shared),
             waiting,
             max_wait: Duration::from_secs(arguments.max_wait),
             timer,
@@ -235,6 +239,10 @@ impl Engine {
 
     pub(crate) const fn leases(&self) -> &Leases {
         &self.leases
+    }
+
+    pub(crate) const fn reservations(&self) -> &Reservations {
+        &self.reservations
     }
 
     /// The callers that wait.

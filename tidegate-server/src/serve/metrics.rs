@@ -25,6 +25,7 @@ use super::door_gaps::DoorGapCounters;
 use super::histogram::Histogram;
 use super::listener_collector::ListenerCollector;
 use super::process_collector::ProcessCollector;
+use super::reservations::ReservationMetrics;
 use super::rule_counters::{CheckOutcome, ExtraCounter, RuleCounters};
 use super::store_collector::StoreCollector;
 use super::untrusted_forwarded::UntrustedForwarded;
@@ -38,6 +39,7 @@ pub(crate) struct Metrics {
     rejected: Family<RejectedLabels, Counter>,
     shadow_rejected: Family<RuleLabel, Counter>,
     near_limit: Family<RuleLabel, Counter>,
+    grace: Family<RuleLabel, Counter>,
     fallback: Family<FallbackLabels, Counter>,
     degraded: Family<DegradedLabels, Counter>,
     overloaded: Family<OverloadedLabels, Counter>,
@@ -60,6 +62,7 @@ pub(crate) struct Metrics {
     door_gaps: DoorGapCounters,
     untrusted_forwarded: UntrustedForwarded,
     waiting: WaitingMetrics,
+    reservations: ReservationMetrics,
 }
 
 impl Metrics {
@@ -72,6 +75,7 @@ impl Metrics {
             rejected: Family::default(),
             shadow_rejected: Family::default(),
             near_limit: Family::default(),
+            grace: Family::default(),
             fallback: Family::default(),
             degraded: Family::default(),
             overloaded: Family::default(),
@@ -90,6 +94,7 @@ impl Metrics {
             door_gaps: DoorGapCounters::default(),
             untrusted_forwarded: UntrustedForwarded::default(),
             waiting: WaitingMetrics::new(&mut registry),
+            reservations: ReservationMetrics::new(&mut registry),
             registry: Registry::default(),
         };
         registry.register("rate_limit_checks", "Checks, by rule and outcome", metrics.checks.clone());
@@ -98,6 +103,7 @@ impl Metrics {
         registry.register("rate_limit_shadow_rejected", shadow, metrics.shadow_rejected.clone());
         let near_limit = "Requests that passed near a limit";
         registry.register("rate_limit_near_limit", near_limit, metrics.near_limit.clone());
+        registry.register("rate_limit_grace", "Requests that passed in the grace of a quota", metrics.grace.clone());
         let fallback = "Checks that the store could not decide, by the on_failure of the rule";
         registry.register("rate_limit_fallback", fallback, metrics.fallback.clone());
         let degraded = "Requests decided without the store, by outcome and by the error of the store";
@@ -136,6 +142,11 @@ impl Metrics {
     /// The metrics about callers that wait.
     pub(crate) const fn waiting(&self) -> &WaitingMetrics {
         &self.waiting
+    }
+
+    /// The counters of `/v1/quotas`.
+    pub(crate) const fn reservations(&self) -> &ReservationMetrics {
+        &self.reservations
     }
 
     /// The counters of forwarded headers that are ignored.
@@ -202,6 +213,9 @@ impl Metrics {
             if let Some(extra) = extra {
                 counters.extra(extra, || self.extra(extra, rule.to_owned())).inc();
             }
+            if passed && outcome == CheckOutcome::Allowed && check.outcome().in_grace {
+                counters.extra(ExtraCounter::Grace, || self.extra(ExtraCounter::Grace, rule.to_owned())).inc();
+            }
             if decision.known_denial().is_some() {
                 let known = ExtraCounter::KnownDenial;
                 counters.extra(known, || self.extra(known, rule.to_owned())).inc();
@@ -224,6 +238,7 @@ impl Metrics {
     fn extra(&self, extra: ExtraCounter, rule: String) -> Counter {
         match extra {
             ExtraCounter::NearLimit => self.near_limit.get_or_create(&RuleLabel { rule }).clone(),
+            ExtraCounter::Grace => self.grace.get_or_create(&RuleLabel { rule }).clone(),
             ExtraCounter::Shadow => self.shadow_rejected.get_or_create(&RuleLabel { rule }).clone(),
             ExtraCounter::KnownDenial => self.denial_cache_hits.get_or_create(&RuleLabel { rule }).clone(),
             ExtraCounter::Limit => self.rejected(rule, "limit"),

@@ -52,6 +52,9 @@ pub struct ServeArgs {
     /// `on_failure: share` allows each instance its limit divided by this number
     #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = value_parser!(u32).range(1..), default_value_t = 1)]
     pub(crate) instances: u32,
+    /// Seconds that a reservation lasts unless it is committed or released before; the same on all instances
+    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_RESERVATION_TTL", value_parser = value_parser!(u64).range(1..=MAX_RESERVATION_TTL_SECONDS), default_value_t = 300)]
+    pub(crate) reservation_ttl: u64,
     /// Address of the check API
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub(crate) http: SocketAddr,
@@ -125,6 +128,9 @@ pub struct ServeArgs {
 }
 
 pub(crate) const LIMITS_HEADING: &str = "Limits on clients";
+
+/// The longest time that a reservation can last: a day.
+const MAX_RESERVATION_TTL_SECONDS: u64 = 24 * 60 * 60;
 
 /// The largest room of the memory store.
 const MAX_MEMORY_KEYS: usize = 1_000_000_000;

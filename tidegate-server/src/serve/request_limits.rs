@@ -13,13 +13,13 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::RETRY_AFTER;
 use serde_json::json;
 use tokio::time::Sleep;
 use tonic::Status;
 
 use super::large_bodies::LargeBodies;
 use crate::listen::{Bound, ListenerStats, sleep};
+use crate::retry_after::RETRY_AFTER_ONE_SECOND;
 
 /// Largest body of a call.
 pub(crate) const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -115,7 +115,7 @@ fn too_slow() -> Response {
 
 fn too_many() -> Response {
     let message = "Too many calls with large bodies are under way.";
-    ([(RETRY_AFTER, "1")], refused(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)).into_response()
+    (RETRY_AFTER_ONE_SECOND, refused(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)).into_response()
 }
 
 fn refused(status: StatusCode, error: &str, message: &str) -> Response {

@@ -27,6 +27,8 @@ pub(crate) enum ExtraCounter {
     Shadow,
     /// Rejected without a call to the store, which had denied it a moment ago.
     KnownDenial,
+    /// Passed in the grace of a quota.
+    Grace,
 }
 
 /// The counters that checks have used so far, one entry for each rule. The values belong to the metric families.
@@ -38,7 +40,7 @@ pub(crate) struct RuleCounters(RwLock<HashMap<Box<str>, Vec<CounterSet>>>);
 pub(crate) struct CounterSet {
     algorithm: &'static str,
     outcomes: [OnceLock<Counter>; 4],
-    extras: [OnceLock<Counter>; 5],
+    extras: [OnceLock<Counter>; 6],
 }
 
 impl RuleCounters {

@@ -1,4 +1,4 @@
-//! Refunded hits (`is_negative_hits`), and denied hits that count (`count_refused`).
+//! Refunded hits (`is_negative_hits`), and denied hits that count: charges after the response, and `count_refused`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,10 @@ descriptors:
   - { key: l, rate_limit: { unit: minute, requests_per_unit: 5, algorithm: sliding_log } }
   - { key: tokens, rate_limit: { unit: minute, requests_per_unit: 100, count_refused: true } }
   - { key: free, rate_limit: { unlimited: true } }
+  - { key: used, rate_limit: { unit: minute, requests_per_unit: 1000 } }
+  - { key: all, rate_limit: { unit: minute, requests_per_unit: 5000 } }
+  - { key: weighted, rate_limit: { unit: minute, requests_per_unit: 1000, count_refused: false } }
+  - { key: dark, shadow_mode: true, rate_limit: { unit: minute, requests_per_unit: 1000 } }
 ";
 
 /// The request with a refund in place of the hits of the descriptor at `index`.
@@ -63,7 +67,8 @@ async fn a_refund_applies_to_the_current_window_only() {
     clock.advance(Duration::from_secs(60));
     assert_eq!(client.summary(hits("w", 1)).await, "OK: OK 4/5 MINUTE 40s");
     assert_eq!(client.summary(refund(hits("w", 4), 0)).await, "OK: OK 5/5 MINUTE 40s");
-    assert_eq!(client.summary(hits("w", 6)).await, "OVER_LIMIT: OVER_LIMIT 5/5 MINUTE 40s");
+    let six = RateLimitRequest { hits_addend: 6, ..hit("edge", &[&[("w", "v")]]) };
+    assert_eq!(client.summary(six).await, "OVER_LIMIT: OVER_LIMIT 5/5 MINUTE 40s");
 }
 
 #[tokio::test]
@@ -147,7 +152,66 @@ async fn a_limit_with_count_refused_counts_denied_hits() {
     assert_eq!(client.summary(hits("tokens", 0)).await, "OVER_LIMIT: OVER_LIMIT 0/100 MINUTE 40s");
     // It counts them even if another limit denies the request; the other limit counts nothing.
     let both = || with_hits(hit("edge", &[&[("tokens", "w")], &[("w", "v")]]), 0, 30);
-    let summary = client.summary(with_hits(both(), 1, 6)).await;
+    let summary = client.summary(RateLimitRequest { hits_addend: 6, ..both() }).await;
     assert_eq!(summary, "OVER_LIMIT: OK 70/100 MINUTE 40s, OVER_LIMIT 5/5 MINUTE 40s");
     assert_eq!(client.summary(both()).await, "OK: OK 40/100 MINUTE 40s, OK 4/5 MINUTE 40s");
+}
+
+/// The requests of 20 that a peek admits when each is charged 200 hits after its response, at 950 of 1,000.
+async fn admitted_with_late_charges(client: &mut EnvoyClient, key: &str) -> usize {
+    assert!(client.summary(hits(key, 950)).await.starts_with("OK: OK 50/1000"), "{key}");
+    let mut admitted = 0;
+    for _ in 0..20 {
+        if client.summary(hits(key, 0)).await.starts_with("OK:") {
+            admitted += 1;
+            client.summary(hits(key, 200)).await;
+        }
+    }
+    admitted
+}
+
+#[tokio::test]
+async fn a_charge_after_the_response_that_does_not_fit_fills_the_window() {
+    let mut client = EnvoyClient::with_config(LIMITS).await;
+    assert_eq!(admitted_with_late_charges(&mut client, "used").await, 1);
+    // The status shows what is left after the charge.
+    let other = || with_hits(hit("edge", &[&[("used", "other")]]), 0, 950);
+    assert_eq!(client.summary(other()).await, "OK: OK 50/1000 MINUTE 40s");
+    assert_eq!(client.summary(other()).await, "OVER_LIMIT: OVER_LIMIT 0/1000 MINUTE 40s");
+    // Limits without the hits of charges admit all, in strict mode none that the reference server denies.
+    assert_eq!(admitted_with_late_charges(&mut client, "weighted").await, 20);
+    let plain =
+        "domain: edge\ndescriptors:\n  - { key: used, rate_limit: { unit: minute, requests_per_unit: 1000 } }\n";
+    let mut strict = EnvoyClient::with_strict_config(plain).await;
+    assert_eq!(admitted_with_late_charges(&mut strict, "used").await, 1);
+}
+
+#[tokio::test]
+async fn a_charge_counts_at_all_of_its_limits_even_if_one_is_exceeded() {
+    let mut client = EnvoyClient::with_config(LIMITS).await;
+    let charge = |hits| with_hits(with_hits(hit("edge", &[&[("used", "v")], &[("all", "v")]]), 0, hits), 1, hits);
+    assert_eq!(client.summary(charge(950)).await, "OK: OK 50/1000 MINUTE 40s, OK 4050/5000 MINUTE 40s");
+    let over = "OVER_LIMIT: OVER_LIMIT 0/1000 MINUTE 40s, OK 3850/5000 MINUTE 40s";
+    assert_eq!(client.summary(charge(200)).await, over);
+    assert_eq!(client.summary(hits("all", 0)).await, "OK: OK 3850/5000 MINUTE 40s");
+    // A limit in shadow mode is filled as well, so that it shows what it would deny.
+    assert!(client.summary(hits("dark", 950)).await.starts_with("OK: OK 50/1000"));
+    assert!(client.summary(hits("dark", 200)).await.starts_with("OK: OK 0/1000"));
+    assert!(client.summary(hits("dark", 0)).await.starts_with("OK: OK 0/1000"));
+}
+
+/// A client over its own limit must not use up a limit that it shares with others.
+#[tokio::test]
+async fn a_denied_request_that_is_no_charge_counts_nothing_however_many_hits_it_has() {
+    let mut client = EnvoyClient::with_config(LIMITS).await;
+    assert!(client.summary(hits("w", 5)).await.starts_with("OK:"));
+    // The hits of the whole request, and a descriptor without hits of its own.
+    let mut whole = hit("edge", &[&[("w", "v")], &[("used", "v")]]);
+    whole.hits_addend = 100_000;
+    let beside = with_hits(hit("edge", &[&[("w", "v")], &[("used", "v")]]), 1, 100_000);
+    let peek = with_hits(with_hits(hit("edge", &[&[("w", "v")], &[("used", "v")]]), 0, 0), 1, 100_000);
+    for request in [whole, beside, peek] {
+        assert!(client.summary(request).await.starts_with("OVER_LIMIT:"));
+        assert_eq!(client.summary(hits("used", 0)).await, "OK: OK 1000/1000 MINUTE 40s");
+    }
 }

@@ -60,11 +60,12 @@ async fn hits_are_split_between_within_near_and_over() {
             nonzero_counters(&stats, "edge.plain"),
             "near_limit: 2, over_limit: 4, total_hits: 14, within_limit: 9"
         );
-        // In strict mode the denied hits count, so all of these are over; otherwise one hit is left.
+        // The denied hits filled the window, so all of these are over.
         client.summary(hits(3)).await;
-        let (near, over) = if strict { (2, 7) } else { (3, 6) };
-        let expected = format!("near_limit: {near}, over_limit: {over}, total_hits: 17, within_limit: 9");
-        assert_eq!(nonzero_counters(&stats, "edge.plain"), expected);
+        assert_eq!(
+            nonzero_counters(&stats, "edge.plain"),
+            "near_limit: 2, over_limit: 7, total_hits: 17, within_limit: 9"
+        );
     }
 }
 

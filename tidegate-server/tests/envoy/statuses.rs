@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService};
 
@@ -83,9 +84,9 @@ async fn in_strict_mode_denied_hits_count() {
 }
 
 #[tokio::test]
-async fn without_strict_mode_denied_hits_do_not_count() {
+async fn without_strict_mode_denied_hits_of_the_request_do_not_count() {
     let mut client = EnvoyClient::with_config(UNITS).await;
-    let large = with_hits(hit("edge", &[&[("d", "v")]]), 0, 6);
+    let large = RateLimitRequest { hits_addend: 6, ..hit("edge", &[&[("d", "v")]]) };
     assert_eq!(client.summary(large).await, "OVER_LIMIT: OVER_LIMIT 5/5 DAY 6400s");
     assert_eq!(client.summary(hit("edge", &[&[("d", "v")]])).await, "OK: OK 4/5 DAY 6400s");
 }
@@ -101,7 +102,7 @@ async fn hits_come_from_the_descriptor_else_from_the_request_else_are_one() {
     let summary = client.summary(hit("edge", &[&[("d", "v")], &[("d", "v")]])).await;
     assert_eq!(summary, "OK: OK 3/5 DAY 6400s, OK 3/5 DAY 6400s");
     let summary = client.summary(with_hits(hit("edge", &[&[("d", "v")]]), 0, u64::MAX)).await;
-    assert_eq!(summary, "OVER_LIMIT: OVER_LIMIT 3/5 DAY 6400s");
+    assert_eq!(summary, "OVER_LIMIT: OVER_LIMIT 0/5 DAY 6400s");
 }
 
 #[tokio::test]

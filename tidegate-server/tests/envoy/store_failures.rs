@@ -117,7 +117,7 @@ async fn a_local_rule_is_decided_by_the_instance_and_shows_no_numbers() {
     assert_eq!(crate::summarize(&peeked), "OVER_LIMIT: OVER_LIMIT 0");
     assert!(denied.statuses[0].current_limit.is_none() && denied.request_headers_to_add.is_empty());
     let names: Vec<&str> = denied.response_headers_to_add.iter().map(|header| header.key.as_str()).collect();
-    assert_eq!(names, ["retry-after", "content-type", "cache-control"]);
+    assert_eq!(names, ["retry-after", "retry-after-ms", "content-type", "cache-control"]);
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ async fn requests_beyond_the_upstream_connections_wait_and_beyond_the_queue_get_
     let [served, refused] = responses;
     assert!(served.starts_with("HTTP/1.1 200 "), "{served}");
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains(r#""error":"overloaded""#), "{refused}");
-    assert_eq!(field(&refused, "retry-after"), Some("1"));
+    assert_eq!((field(&refused, "retry-after"), field(&refused, "retry-after-ms")), (Some("1"), Some("1000")));
 }
 
 /// hyper's pool opens a connection for each request, unless another one becomes idle first.
@@ -104,7 +104,7 @@ async fn a_request_beyond_the_maximum_under_way_gets_503_and_consumes_no_limit()
     for _ in 0..5 {
         let refused = get(gateway, "/", "").await;
         assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains(r#""error":"overloaded""#), "{refused}");
-        assert_eq!(field(&refused, "retry-after"), Some("1"));
+        assert_eq!((field(&refused, "retry-after"), field(&refused, "retry-after-ms")), (Some("1"), Some("1000")));
     }
     release.send(()).unwrap();
     assert!(first.receive_to_end().await.ends_with("at last"));

@@ -100,6 +100,7 @@ async fn a_closed_rule_rejects_the_request_with_503() {
     let closed = Rule::new("pay", burst(9)).with_on_failure(OnFailure::Closed);
     let response = send_while_failing([Rule::new("api", burst(9)), closed]).await;
     assert_eq!((response.status, response.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, Some("1")));
+    assert_eq!(response.header("retry-after-ms"), Some("1000"));
     assert_eq!(
         (response.header("content-type"), response.header("cache-control")),
         (Some("application/json"), Some("no-store"))

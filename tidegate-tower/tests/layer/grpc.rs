@@ -85,6 +85,7 @@ async fn a_denial_is_resource_exhausted_with_the_limits_as_metadata() {
     let denied = call_echo(&channel, "hello").await.unwrap_err();
     assert_eq!((denied.code(), denied.message()), (Code::ResourceExhausted, "Später wieder: 100 %"));
     assert_eq!(metadata_value(denied.metadata(), "retry-after"), Some("3600"));
+    assert_eq!(metadata_value(denied.metadata(), "retry-after-ms"), Some("3600000"));
     assert_eq!(metadata_value(denied.metadata(), "grpc-retry-pushback-ms"), Some("3600000"));
     assert_eq!(metadata_value(denied.metadata(), "ratelimit"), Some(r#""api";r=0;t=3600"#));
 }

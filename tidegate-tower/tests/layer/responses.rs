@@ -6,7 +6,7 @@ use axum::Router;
 use axum::routing::get;
 use http::StatusCode;
 use tidegate::http::{HeaderPolicy, ResetFormat};
-use tidegate::{Limit, Rate, Rule, RuleMode};
+use tidegate::{Limit, Period, Periods, Rate, Rule, RuleMode};
 use tidegate_tower::LimitLayer;
 
 use crate::{START, app, burst, limiter, request_with_key, send};
@@ -36,6 +36,7 @@ async fn a_denied_response_shows_when_to_retry() {
     let response = send(&app, request_with_key("k1")).await;
     assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!((response.header("retry-after"), response.header("x-ratelimit-remaining")), (Some("15"), Some("0")));
+    assert_eq!(response.header("retry-after-ms"), Some("15000"));
     assert_eq!(
         (response.header("content-type"), response.header("cache-control")),
         (Some("application/json"), Some("no-store"))
@@ -100,4 +101,16 @@ async fn a_security_rule_discloses_nothing() {
     assert_eq!((denied.status, denied.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("3600")));
     assert!(denied.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{denied:?}");
     assert!(!denied.body.contains("login"), "{denied:?}");
+}
+
+#[tokio::test]
+async fn a_response_in_the_grace_of_a_quota_says_so() {
+    let limit = Limit::quota_with_grace(1, 1, Periods::utc(Period::Year)).unwrap();
+    let app = app(LimitLayer::new(limiter([Rule::new("year", limit)])));
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let response = send(&app, request_with_key("k1")).await;
+        answers.push((response.status.as_u16(), response.header("x-tidegate-grace").map(str::to_owned)));
+    }
+    assert_eq!(answers, [(200, None), (200, Some("true".to_owned())), (429, None)]);
 }

@@ -24,11 +24,13 @@ pub enum HeaderField {
     RetryAfter,
     /// `retry-after-ms`.
     RetryAfterMs,
+    /// `X-Tidegate-Grace`: the request passed in the grace of a quota.
+    Grace,
 }
 
 impl HeaderField {
     /// Every field, in the order of responses. The index of a field is its number (`field as usize`).
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Policy,
         Self::RateLimit,
         Self::XLimit,
@@ -39,6 +41,7 @@ impl HeaderField {
         Self::Reset,
         Self::RetryAfter,
         Self::RetryAfterMs,
+        Self::Grace,
     ];
 
     /// The name, in lower case.
@@ -54,6 +57,7 @@ impl HeaderField {
             Self::Reset => "ratelimit-reset",
             Self::RetryAfter => "retry-after",
             Self::RetryAfterMs => "retry-after-ms",
+            Self::Grace => "x-tidegate-grace",
         }
     }
 }

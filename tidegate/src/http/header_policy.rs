@@ -89,13 +89,14 @@ impl Default for HeaderPolicy {
 
 /// Choosing the fields
 impl HeaderPolicy {
-    /// `RateLimit` and `RateLimit-Policy` of the newest draft, and `X-RateLimit-*` with the reset in seconds since 1970.
+    /// `RateLimit` and `RateLimit-Policy` of the newest draft, `X-RateLimit-*` with the reset in seconds since 1970, and
+    /// `retry-after-ms` beside `Retry-After`.
     pub const fn new() -> Self {
         Self {
             ratelimit: Some(Draft::Draft11),
             x_ratelimit: Some(ResetFormat::Epoch),
             legacy_ratelimit: None,
-            retry_after_ms: false,
+            retry_after_ms: true,
         }
     }
 
@@ -117,7 +118,7 @@ impl HeaderPolicy {
         self
     }
 
-    /// Sets whether `retry-after-ms` is added to `Retry-After`. Some client libraries prefer it.
+    /// Sets whether `retry-after-ms` is added to `Retry-After`. Some client libraries read it first.
     pub const fn with_retry_after_ms(mut self, on: bool) -> Self {
         self.retry_after_ms = on;
         self
@@ -151,8 +152,10 @@ impl HeaderPolicy {
 impl HeaderPolicy {
     /// The header fields for a decision.
     ///
+    /// A request in the [grace](Decision::is_in_grace) of a quota has `X-Tidegate-Grace: true`, whichever fields are chosen.
+    ///
     /// There are none if no rule applied, or only shadow rules. If a security rule applied, or the decision is
-    /// [degraded](Decision::degraded), there is at most `Retry-After`. A permanent denial has no `Retry-After`.
+    /// [degraded](Decision::degraded), there is at most `Retry-After`, and `retry-after-ms` with it. A permanent denial has neither.
     pub fn headers(&self, decision: &Decision) -> Headers {
         let mut headers = Headers::new();
         self.for_each_field(decision, |field, text| headers.push((field.name(), text.to_owned())));
@@ -179,13 +182,16 @@ impl HeaderPolicy {
                     write_number(&mut text, field, number, &mut write);
                 }
             }
+            if decision.is_in_grace() {
+                write(HeaderField::Grace, "true");
+            }
         }
         if let Some(retry) = decision.retry_after() {
             self.for_each_retry_field(&mut text, retry, security, &mut write);
         }
     }
 
-    /// Adds `Retry-After`, and `retry-after-ms` if it is on and the rule is no security rule.
+    /// Adds `Retry-After`, and `retry-after-ms` if it is on: of a security rule in whole seconds, too.
     pub(crate) fn push_retry(&self, headers: &mut Headers, retry: Duration, security: bool) {
         self.for_each_retry_field(&mut String::new(), retry, security, &mut |field: HeaderField, text: &str| {
             headers.push((field.name(), text.to_owned()));
@@ -200,8 +206,8 @@ impl HeaderPolicy {
         write: &mut impl FnMut(HeaderField, &str),
     ) {
         write_number(text, HeaderField::RetryAfter, retry_seconds(retry), write);
-        if self.retry_after_ms && !security {
-            write_number(text, HeaderField::RetryAfterMs, retry_millis(retry), write);
+        if self.retry_after_ms {
+            write_number(text, HeaderField::RetryAfterMs, retry_millis(shown_retry(retry, security)), write);
         }
     }
 }
@@ -349,6 +355,11 @@ fn numbers(check: &CheckResult, reset: ResetFormat, decided_at: Timestamp) -> [u
         ResetFormat::Delta => seconds(outcome.reset_after),
     };
     [outcome.limit, outcome.remaining, reset].map(|number| number.min(MAX_FIELD_NUMBER))
+}
+
+/// The retry time to show. For a security rule it has whole seconds: milliseconds would reveal when another client last tried.
+pub(crate) fn shown_retry(retry: Duration, security: bool) -> Duration {
+    if security { Duration::from_secs(retry_seconds(retry)) } else { retry }
 }
 
 /// The value of `Retry-After`: at least 1, since 0 would allow a retry at once.

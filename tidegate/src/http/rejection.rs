@@ -97,9 +97,8 @@ impl HeaderPolicy {
             BodyFormat::Problem => JsonObject::problem("quota-exceeded", "Quota exceeded", 429, message)
                 .with_some("violated-policies", violated_policies(decision).filter(|_| !security)),
         };
-        // Milliseconds would reveal when another client last tried.
-        let rounded = |retry| if security { Duration::from_secs(header_policy::retry_seconds(retry)) } else { retry };
-        let body = members.retry(decision.retry_after().map(rounded)).finish();
+        let retry = decision.retry_after().map(|retry| header_policy::shown_retry(retry, security));
+        let body = members.retry(retry).finish();
         Rejection { status: 429, message: message.to_owned(), headers: format.add_fields(self.headers(decision)), body }
     }
 

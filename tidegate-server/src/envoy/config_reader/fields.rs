@@ -105,6 +105,10 @@ impl YamlFields {
         Some(self.fields.swap_remove(index).1)
     }
 
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|(key, _)| key == name)
+    }
+
     /// Byte offset of a field, or of the map if the field is missing.
     pub(super) fn offset_of(&self, name: &str) -> usize {
         self.fields.iter().find(|(key, _)| key == name).map_or(self.offset, |(_, node)| node.span.start)

@@ -29,7 +29,7 @@ impl ConfigReader<'_> {
         let name = self.text_of(&mut fields, "name");
         let replaces = self.replaces(fields.take("replaces"), &name);
         let owner = path.owner(self.path_hasher);
-        let counts_denied = self.flag(&mut fields, COUNT_REFUSED);
+        let counts_denied = fields.has(COUNT_REFUSED).then(|| self.flag(&mut fields, COUNT_REFUSED));
         let mut metadata = self.metadata(fields.take("metadata"));
         if let Some(inherited) = settings.metadata {
             metadata::merge(metadata.get_or_insert_default(), &inherited);

@@ -18,7 +18,7 @@ use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
 use tidegate::MemoryStore;
@@ -26,6 +26,7 @@ use tidegate::MemoryStore;
 use super::guess_limiter::GuessLimiter;
 use super::tokens::{AdminTokens, Permission};
 use crate::failure::Failure;
+use crate::retry_after::insert_retry_after;
 
 /// Decides who may call the admin address.
 #[derive(Debug)]
@@ -133,8 +134,7 @@ impl IntoResponse for AccessError {
                 response.headers_mut().insert(WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
             }
             Self::Blocked(retry_after) => {
-                let seconds = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
-                response.headers_mut().insert(RETRY_AFTER, seconds.max(1).into());
+                insert_retry_after(response.headers_mut(), retry_after);
             }
             Self::ReadOnly | Self::NoToken => {}
         }

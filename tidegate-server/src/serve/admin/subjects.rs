@@ -14,7 +14,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate::spi::Plan;
-use tidegate::{Decision, Limiter, OnFailure, Request, StoreError};
+use tidegate::{Decision, Limiter, OnFailure, Outstanding, Request, StoreError};
 use tidegate_rules::{RuleFile, SubjectStatus};
 
 use crate::check_response::CheckResponse;
@@ -121,8 +121,8 @@ impl<'l> SubjectPlans<'l> {
         let matching: BTreeSet<&str> = next.checks().iter().map(|check| check.gate().rule()).collect();
         let mut buckets = Vec::new();
         for plan in &self.plans {
-            let decision = peek(limiter, plan).await?;
-            buckets.extend(buckets_json(&decision, &matching));
+            let (decision, reserved) = (peek(limiter, plan).await?, limiter.outstanding_plan(plan).await?);
+            buckets.extend(buckets_json(&decision, &reserved, &matching));
         }
         let next = peek(limiter, &next).await?;
         let Self { incomplete, shared, .. } = self;
@@ -155,13 +155,18 @@ async fn peek(limiter: &Limiter<InstrumentedStore>, plan: &Plan<'_>) -> Result<D
     limiter.check_plan(&plan.clone().with_peek().with_observed(false).with_on_failure(OnFailure::Closed)).await
 }
 
-/// The checks of a decision as buckets: as in the check API, and whether their rule matches the request.
-fn buckets_json(decision: &Decision, matching: &BTreeSet<&str>) -> Vec<Value> {
+/// The checks of a decision as buckets: as in the check API, with what is reserved of them, and whether their rule matches the request.
+fn buckets_json(decision: &Decision, reserved: &[Outstanding], matching: &BTreeSet<&str>) -> Vec<Value> {
     let mut answer = serde_json::to_value(CheckResponse::new(decision)).unwrap_or_default();
     let Some(Value::Array(checks)) = answer.get_mut("checks").map(Value::take) else { return Vec::new() };
     let with_match = |mut check: Value| {
         let matches = check["rule"].as_str().is_some_and(|rule| matching.contains(rule));
         check["matches"] = matches.into();
+        let is_same =
+            |one: &&Outstanding| check["rule"] == one.rule.as_str() && check["name"] == one.limit_name.as_str();
+        if let Some(reserved) = reserved.iter().find(is_same).filter(|reserved| reserved.reservations > 0) {
+            check["reserved"] = json!({ "reservations": reserved.reservations, "units": reserved.units });
+        }
         check
     };
     checks.into_iter().map(with_match).collect()

@@ -13,7 +13,6 @@ use axum::routing::post;
 use axum::{Json, Router};
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::RETRY_AFTER;
 use serde_json::{Value, json};
 use tidegate::spi::Plan;
 use tidegate::{AcquireOutcome, Decision, Limiter, StoreError, Timer, Timestamp};
@@ -21,6 +20,7 @@ use tokio::sync::watch;
 
 use super::{AcquireCall, AnswerParts, BadRequest, decision_json, plan, rejected, uncounted_plan};
 use crate::duration_text::whole_millis;
+use crate::retry_after::RETRY_AFTER_ONE_SECOND;
 use crate::serve::engine::Engine;
 use crate::serve::instrumented_store::InstrumentedStore;
 use crate::serve::json_body::JsonBody;
@@ -203,5 +203,5 @@ fn rules_changed_response() -> Response {
 
 fn unavailable(error: &str, message: &str) -> Response {
     let body = Json(json!({ "error": error, "message": message }));
-    (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")], body).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, RETRY_AFTER_ONE_SECOND, body).into_response()
 }

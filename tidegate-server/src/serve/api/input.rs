@@ -1,5 +1,6 @@
 //! The JSON bodies of the check API. Errors name the place and the kind of problem, and quote no value.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
@@ -21,6 +22,12 @@ const MAX_HEADERS: usize = 256;
 /// The most attributes of one check.
 const MAX_ATTRIBUTES: usize = 256;
 
+/// The longest idempotency key.
+const MAX_KEY_BYTES: usize = 255;
+
+/// The most rules with a cost of their own in one commit. More do not apply to one request.
+const MAX_COSTS: usize = 256;
+
 /// A call of `/v1/check`, or one check of a batch.
 pub(crate) struct CheckCall {
     pub(crate) attributes: SampleAttributes,
@@ -34,6 +41,26 @@ pub(crate) struct AcquireCall {
     pub(crate) check: CheckCall,
     /// How long the caller waits at most, if it says so.
     pub(crate) max_wait: Option<Duration>,
+}
+
+/// A call of `/v1/quotas/reserve`.
+pub(crate) struct ReserveCall {
+    pub(crate) check: CheckCall,
+    pub(crate) idempotency_key: String,
+}
+
+/// A call of `/v1/quotas/commit`.
+pub(crate) struct CommitCall {
+    pub(crate) id: String,
+    pub(crate) actual: ActualCost,
+}
+
+/// What was consumed of a reservation.
+pub(crate) enum ActualCost {
+    /// Under every rule without a cost of its own.
+    Same(u64),
+    /// Under these rules; under others, what was reserved.
+    Each(BTreeMap<String, u64>),
 }
 
 /// A call of `/v1/check/batch`.
@@ -81,7 +108,27 @@ struct CheckBody {
     /// Only in a call of `/v1/acquire`.
     #[serde(default, deserialize_with = "whole")]
     max_wait_ms: Option<u64>,
+    /// Only in a call of `/v1/quotas/reserve`.
+    idempotency_key: Option<String>,
 }
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CommitBody {
+    id: String,
+    #[serde(default, deserialize_with = "whole")]
+    cost: Option<u64>,
+    costs: Option<BoundedMap<WholeNumber, MAX_COSTS>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReleaseBody {
+    id: String,
+}
+
+/// A number as [`whole`] reads it, which is not null.
+struct WholeNumber(u64);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,6 +162,12 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
     whole.map(Some).ok_or_else(|| D::Error::custom("this must be a whole number"))
 }
 
+impl<'de> Deserialize<'de> for WholeNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        whole(deserializer)?.map(Self).ok_or_else(|| D::Error::custom("this must be a whole number"))
+    }
+}
+
 impl CheckCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
         Self::from_body(parse(body)?)
@@ -123,6 +176,15 @@ impl CheckCall {
     /// A call that takes a slot or waits for its turn, so it cannot be a peek.
     pub(crate) fn for_lease(body: &[u8]) -> Result<Self, BadRequest> {
         Self::from_json(body)?.without_peek()
+    }
+
+    /// A call that looks at the limits of a request, so it consumes nothing in any case.
+    pub(crate) fn for_listing(body: &[u8]) -> Result<Self, BadRequest> {
+        let call = Self::from_json(body)?;
+        if call.peek || call.receipt {
+            return Err(BadRequest::new("`peek` and `receipt` have no effect here; leave them out"));
+        }
+        Ok(call)
     }
 
     fn without_peek(self) -> Result<Self, BadRequest> {
@@ -135,6 +197,9 @@ impl CheckCall {
     fn from_body(call: CheckBody) -> Result<Self, BadRequest> {
         if call.max_wait_ms.is_some() {
             return Err(BadRequest::new("max_wait_ms: only /v1/acquire waits"));
+        }
+        if call.idempotency_key.is_some() {
+            return Err(BadRequest::new("idempotency_key: only /v1/quotas/reserve has one"));
         }
         if call.headers.0.values().any(|values| values.0.is_empty()) {
             return Err(BadRequest::new("headers: a list of values is empty; leave the header out"));
@@ -170,6 +235,43 @@ impl AcquireCall {
         let max_wait = call.max_wait_ms.take().map(Duration::from_millis);
         Ok(Self { check: CheckCall::from_body(call)?.without_peek()?, max_wait })
     }
+}
+
+impl ReserveCall {
+    pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
+        let mut call: CheckBody = parse(body)?;
+        let Some(idempotency_key) = call.idempotency_key.take() else {
+            let message =
+                "idempotency_key is missing: send one that is new for each piece of work, and the same in each repeat";
+            return Err(BadRequest::new(message));
+        };
+        let is_printable = idempotency_key.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+        if !is_printable || !(1..=MAX_KEY_BYTES).contains(&idempotency_key.len()) {
+            let message = format!("idempotency_key: this must be 1 to {MAX_KEY_BYTES} printable ASCII characters");
+            return Err(BadRequest(message));
+        }
+        if call.receipt {
+            return Err(BadRequest::new("receipt: a reservation is committed or released by its id; leave it out"));
+        }
+        Ok(Self { check: CheckCall::from_body(call)?.without_peek()?, idempotency_key })
+    }
+}
+
+impl CommitCall {
+    pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
+        let CommitBody { id, cost, costs } = parse(body)?;
+        let actual = match (cost, costs) {
+            (Some(cost), None) => ActualCost::Same(cost),
+            (None, Some(costs)) => ActualCost::Each(costs.0.into_iter().map(|(rule, cost)| (rule, cost.0)).collect()),
+            _ => return Err(BadRequest::new("send either `cost`, or `costs` with a cost for each rule")),
+        };
+        Ok(Self { id, actual })
+    }
+}
+
+/// The id in a call of `/v1/quotas/release`.
+pub(crate) fn reservation_id(body: &[u8]) -> Result<String, BadRequest> {
+    parse(body).map(|body: ReleaseBody| body.id)
 }
 
 impl BatchCall {

@@ -1,7 +1,8 @@
-//! Leases and waiting over HTTP, in virtual time.
+//! Leases, reservations and waiting over HTTP, in virtual time.
 
 mod acquire;
 mod leases;
+mod quotas;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Requests while the instance is overloaded.
+//! Requests while the instance is overloaded, and in the grace of a quota.
 
 use std::sync::Arc;
 
 use tidegate::spi::{Adjustment, Key, Store, Verdict};
-use tidegate::{Limiter, MemoryStore, Request};
+use tidegate::{Limit, Limiter, MemoryStore, Period, Periods, Request, Rule, RuleMode, RuleSet};
 
 use super::*;
 
@@ -73,4 +73,21 @@ fn requests_during_an_overload_are_counted_by_rule_and_outcome() {
             r#"rate_limit_overloaded_total{rule="writes",outcome="rejected"} 2"#,
         ]
     );
+}
+
+#[test]
+fn requests_in_the_grace_of_a_quota_are_counted_by_rule() {
+    let limit = |amount, grace| Limit::quota_with_grace(amount, grace, Periods::utc(Period::Year)).unwrap();
+    let rules = [
+        Rule::new("year", limit(2, 2)),
+        Rule::new("wide", limit(100, 0)),
+        Rule::new("trial", limit(0, 9)).with_mode(RuleMode::Shadow),
+    ];
+    let metrics = Arc::new(Metrics::new(0.8, AnyStore::Memory(Arc::new(MemoryStore::new()))));
+    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new()).with_observer(Arc::clone(&metrics));
+    let allowed = [1, 1, 1, 1, 1].map(|cost| limiter.check_now(&Request::new("").with_cost(cost)).is_allowed());
+    assert_eq!(allowed, [true, true, true, true, false]);
+    let text = metrics.open_metrics();
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("rate_limit_grace_total")).collect();
+    assert_eq!(lines, ["rate_limit_grace_total{rule=\"year\"} 2"]);
 }

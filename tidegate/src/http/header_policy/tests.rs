@@ -3,7 +3,9 @@
 use super::*;
 use crate::plan::{Check, Gate, Plan};
 use crate::spi::{KeyStem, MAX_AMOUNT, Subject};
-use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet, Window};
+use crate::{
+    Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleMode, RuleSet, Window,
+};
 
 /// Half a second past a whole one, so that rounding shows.
 const START_MICROS: u64 = 1_790_000_000_500_000;
@@ -28,6 +30,10 @@ fn window(limit: u64, millis: u64) -> Limit {
 
 fn field<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
     headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+}
+
+fn retry(seconds: &str, millis: &str) -> [(&'static str, String); 2] {
+    [("retry-after", seconds.to_owned()), ("retry-after-ms", millis.to_owned())]
 }
 
 fn ratelimit_fields(decision: &Decision) -> (String, String) {
@@ -59,7 +65,7 @@ fn a_concurrency_limit_has_a_unit_instead_of_a_window_and_no_reset() {
     let alone = HeaderPolicy::new().with_ratelimit(None).headers(&decide([held()], &[1]));
     assert_eq!(alone, []);
     let denied = decide([held(), Rule::new("api", bucket(20, 10))], &[1, 1, 1, 1]);
-    assert_eq!(HeaderPolicy::new().with_ratelimit(None).headers(&denied), [("retry-after", "1".to_owned())]);
+    assert_eq!(HeaderPolicy::new().with_ratelimit(None).headers(&denied), retry("1", "1000"));
     assert_eq!(ratelimit_fields(&denied).1, r#""active";r=0, "api";r=17;t=1"#);
 }
 
@@ -70,10 +76,10 @@ fn a_blocked_client_gets_the_end_of_the_block_and_nothing_else() {
         let rule = Rule::new("login", window(2, 1000)).with_per(["ip"]).with_security().with_penalty(penalty);
         [rule, Rule::new("api", bucket(20, 10))]
     };
-    let policy = HeaderPolicy::new().with_retry_after_ms(true).with_legacy_ratelimit(Some(ResetFormat::Epoch));
+    let policy = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Epoch));
     let blocked = decide(rule(), &[1, 1, 1, 1]);
     assert_eq!((blocked.rule(), blocked.limit(), blocked.remaining()), (Some("login"), None, None));
-    assert_eq!(policy.headers(&blocked), [("retry-after", "60".to_owned())]);
+    assert_eq!(policy.headers(&blocked), retry("60", "60000"));
     let rejection = policy.reject(&blocked, None, None);
     assert_eq!(rejection.status, 429);
     assert!(!rejection.body.contains("login") && !rejection.body.contains("penalty"), "{}", rejection.body);
@@ -114,9 +120,7 @@ fn a_denying_check_reports_its_retry_and_retry_after_is_the_longest() {
 #[test]
 fn retry_after_is_at_least_one_second_and_rounded_up() {
     let retry_after = |rate| {
-        let headers = HeaderPolicy::new()
-            .with_retry_after_ms(true)
-            .headers(&decide([Rule::new("api", bucket(1, rate))], &[1, 1]));
+        let headers = HeaderPolicy::new().headers(&decide([Rule::new("api", bucket(1, rate))], &[1, 1]));
         let value = |name| field(&headers, name).unwrap().parse::<u64>().unwrap();
         (value("retry-after"), value("retry-after-ms"))
     };
@@ -125,23 +129,27 @@ fn retry_after_is_at_least_one_second_and_rounded_up() {
 }
 
 #[test]
-fn retry_after_ms_is_sent_only_if_it_is_on() {
-    let headers = HeaderPolicy::new().headers(&decide([Rule::new("api", bucket(1, 1))], &[1, 1]));
-    assert_eq!((field(&headers, "retry-after"), field(&headers, "retry-after-ms")), (Some("1"), None));
+fn retry_after_ms_is_sent_unless_it_is_off() {
+    for (policy, millis) in [
+        (HeaderPolicy::new(), Some("100")),
+        (HeaderPolicy::default(), Some("100")),
+        (HeaderPolicy::new().with_retry_after_ms(false), None),
+    ] {
+        let headers = policy.headers(&decide([Rule::new("api", bucket(1, 10))], &[1, 1]));
+        assert_eq!((field(&headers, "retry-after"), field(&headers, "retry-after-ms")), (Some("1"), millis));
+    }
 }
 
 #[test]
 fn a_permanent_denial_has_no_retry_after() {
-    let headers =
-        HeaderPolicy::new().with_retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[6]));
+    let headers = HeaderPolicy::new().headers(&decide([Rule::new("api", bucket(5, 1))], &[6]));
     assert_eq!(field(&headers, "ratelimit"), Some(r#""api";r=5"#));
     assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
 }
 
 #[test]
 fn an_allowed_request_has_no_retry_after() {
-    let headers =
-        HeaderPolicy::new().with_retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[5]));
+    let headers = HeaderPolicy::new().headers(&decide([Rule::new("api", bucket(5, 1))], &[5]));
     assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
 }
 
@@ -178,7 +186,7 @@ fn fields_that_are_off_are_not_sent() {
 #[test]
 fn shadow_rules_do_not_appear_in_headers() {
     let shadow = || Rule::new("trial", bucket(1, 1)).with_mode(RuleMode::Shadow).with_security();
-    let all = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Epoch)).with_retry_after_ms(true);
+    let all = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Epoch));
     assert_eq!(all.headers(&decide([shadow()], &[1, 1])), Headers::new());
     assert_eq!(all.headers(&decide([], &[1])), Headers::new());
     let (policy, standing) = ratelimit_fields(&decide([shadow(), Rule::new("api", bucket(4, 1))], &[1, 1]));
@@ -187,11 +195,11 @@ fn shadow_rules_do_not_appear_in_headers() {
 
 /// The numbers of a login limit would show an attacker which accounts exist and when the next guesses are possible.
 #[test]
-fn a_security_rule_sends_only_retry_after() {
-    let rules = || [Rule::new("api", bucket(9, 1)), Rule::new("login", bucket(1, 1)).with_security()];
-    let all = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Epoch)).with_retry_after_ms(true);
+fn a_security_rule_sends_only_retry_after_in_whole_seconds() {
+    let rules = || [Rule::new("api", bucket(9, 1)), Rule::new("login", bucket(1, 3)).with_security()];
+    let all = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Epoch));
     assert_eq!(all.headers(&decide(rules(), &[1])), Headers::new());
-    assert_eq!(all.headers(&decide(rules(), &[1, 1])), [("retry-after", "1".to_owned())]);
+    assert_eq!(all.headers(&decide(rules(), &[1, 1])), retry("1", "1000"));
     assert_eq!(all.headers(&decide(rules(), &[2])), Headers::new());
 }
 
@@ -224,7 +232,7 @@ fn the_retry_of_slower_group_members_is_omitted() {
         Decision::new(&plan, &store.decide_now(&plan))
     };
     assert!(decide().is_allowed());
-    let headers = HeaderPolicy::new().with_retry_after_ms(true).headers(&decide());
+    let headers = HeaderPolicy::new().headers(&decide());
     assert_eq!(field(&headers, "ratelimit"), Some(r#""slow";r=0, "fast";r=0;t=1"#));
     assert_eq!(field(&headers, "retry-after-ms"), Some("100"));
 }
@@ -239,4 +247,27 @@ fn revisions_with_the_same_format_parse_as_one_draft() {
     }
     assert_eq!(Draft::Draft11.to_string(), "draft-11");
     assert!(UnknownDraft.to_string().contains("draft-08 to draft-11"));
+}
+
+/// In Berlin the month ends two hours before the month in UTC.
+#[test]
+fn a_quota_names_the_end_of_its_period_and_says_when_its_grace_is_used() {
+    let periods = Periods::new(Period::Month, "Europe/Berlin", None).unwrap();
+    let rules = || [Rule::new("month", Limit::quota_with_grace(5, 2, periods).unwrap())];
+    let fields = |costs: &[u64]| HeaderPolicy::new().headers(&decide(rules(), costs));
+    let (inside, grace, over) = (fields(&[5]), fields(&[5, 2]), fields(&[5, 3]));
+    assert_eq!((field(&inside, "x-ratelimit-remaining"), field(&inside, "x-tidegate-grace")), (Some("0"), None));
+    assert_eq!(field(&grace, "x-tidegate-grace"), Some("true"));
+    assert_eq!((field(&over, "x-tidegate-grace"), field(&over, "retry-after")), (None, Some("805600")));
+    // 2026-10-01 00:00 in Berlin, from 2026-09-21 14:13:20 and a half in UTC.
+    for headers in [&inside, &grace, &over] {
+        assert_eq!(field(headers, "ratelimit-policy"), Some(r#""month";q=5"#));
+        assert_eq!(field(headers, "ratelimit"), Some(r#""month";r=0;t=805600"#));
+        assert_eq!(field(headers, "x-ratelimit-reset"), Some("1790805600"));
+    }
+    // Whichever fields are chosen, but not for a security rule, whose responses disclose nothing.
+    let none = HeaderPolicy::new().with_ratelimit(None).with_x_ratelimit(None);
+    assert_eq!(none.headers(&decide(rules(), &[6])), [("x-tidegate-grace", "true".to_owned())]);
+    let secret = rules().map(Rule::with_security);
+    assert_eq!(none.headers(&decide(secret, &[6])), []);
 }

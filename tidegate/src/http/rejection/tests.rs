@@ -131,6 +131,7 @@ fn a_security_rule_reports_whole_seconds_only() {
             let body: Value = serde_json::from_str(&rejection.body).unwrap();
             assert_eq!((&body["retry_after"], &body["retry_after_ms"]), (&597.into(), &millis.into()), "{body}");
             assert_eq!(field(&rejection, "retry-after"), Some("597"));
+            assert_eq!(field(&rejection, "retry-after-ms"), Some(millis.to_string().as_str()));
         }
     }
 }
@@ -138,7 +139,7 @@ fn a_security_rule_reports_whole_seconds_only() {
 #[test]
 fn a_store_failure_is_a_503_with_a_retry() {
     let error = StoreError::new(StoreErrorKind::Unavailable, "it is down");
-    let rejection = HeaderPolicy::new().with_retry_after_ms(true).reject_unavailable(&error, None);
+    let rejection = HeaderPolicy::new().reject_unavailable(&error, None);
     assert_eq!(
         rejection.body,
         "{\"error\":\"temporarily_unavailable\",\"message\":\"The request cannot be checked against its limits at \
