@@ -9,6 +9,8 @@
 //! | at | ask | answer | remaining | retry | reset | delay |
 //! ```
 //!
+//! A time is that since the start of the table, or a date with its offset from UTC: `2027-03-28T00:00+01:00`.
+//!
 //! An empty cell is not compared. With several limits, the answer names the rule that denies, and the other columns describe
 //! the check that the decision shows.
 
@@ -19,7 +21,7 @@ use std::time::Duration;
 
 use tidegate::spi::Store;
 use tidegate::{
-    Decision, Lease, LeaseError, Limit, Limiter, ManualClock, Penalty, Rate, Receipt, Request, Rule, RuleSet,
+    Decision, Lease, LeaseError, Limit, Limiter, ManualClock, Penalty, Periods, Rate, Receipt, Request, Rule, RuleSet,
     Timestamp, Window,
 };
 
@@ -101,6 +103,11 @@ fn parse_rule(text: &str) -> Option<Rule> {
         "fixed_window" => Limit::fixed_window(number("limit")?, fixed_window()?),
         "sliding_log" => Limit::sliding_log(number("limit")?, window()?),
         "sliding_window" => Limit::sliding_window(number("limit")?, window()?, number("slices")?),
+        "quota" => {
+            let anchor = value("anchor").map(|anchor| anchor.parse().unwrap());
+            let periods = Periods::new(value("period")?.parse().ok()?, value("timezone")?, anchor).ok()?;
+            Limit::quota_with_grace(number("amount")?, number("grace").unwrap_or(0), periods)
+        }
         "concurrency" => Limit::concurrency(number("max")?, parse_duration(value("lease")?)?),
         _ => return None,
     };
@@ -118,6 +125,14 @@ fn parse_rule(text: &str) -> Option<Rule> {
         rule = rule.with_mode(tidegate::RuleMode::Shadow);
     }
     Some(rule)
+}
+
+/// Parses a time since the start, or a date.
+fn parse_time(text: &str) -> Option<Timestamp> {
+    if let Ok(instant) = text.parse::<jiff::Timestamp>() {
+        return Some(Timestamp::from_micros(u64::try_from(instant.as_microsecond()).ok()?));
+    }
+    Some(Timestamp::from_micros(START).plus(parse_duration(text)?))
 }
 
 /// Parses `1m30s`, `2.5s`, `100ms`, `7us`, `0s`.
@@ -147,13 +162,15 @@ fn parse_duration(text: &str) -> Option<Duration> {
 impl GoldenHistory {
     /// Replays the history on a store that runs on `clock`, and compares every cell.
     pub async fn replay(&self, clock: &ManualClock, store: impl Store, user: &str) {
-        let mut limiter = Limiter::new(self.rule_set(None), Arc::new(store));
+        let mut limiter = Limiter::new(self.rule_set(&[]), Arc::new(store));
+        let mut changes = Vec::new();
         let mut receipts: HashMap<usize, (Receipt, Option<Lease>)> = HashMap::new();
         for (number, row) in self.rows.iter().enumerate() {
-            let at = parse_duration(row.cell("at")).unwrap_or_else(|| panic!("{}: no time", row.line));
-            clock.set(Timestamp::from_micros(START).plus(at));
-            if let Some(max) = row.cell("ask").strip_prefix("change max to ") {
-                limiter = limiter.with_rules(self.rule_set(Some(max)));
+            clock.set(parse_time(row.cell("at")).unwrap_or_else(|| panic!("{}: no time", row.line)));
+            if let Some((name, value)) = row.change() {
+                changes.retain(|(changed, _)| *changed != name);
+                changes.push((name, value));
+                limiter = limiter.with_rules(self.rule_set(&changes));
                 continue;
             }
             if let Some(decision) = row.ask(&limiter, user, &mut receipts).await {
@@ -166,12 +183,13 @@ impl GoldenHistory {
 }
 
 impl GoldenHistory {
-    /// The rules, with another `max` of concurrency limits.
-    fn rule_set(&self, max: Option<&str>) -> RuleSet {
+    /// The rules, with other values of these parameters.
+    fn rule_set(&self, changes: &[(&str, &str)]) -> RuleSet {
         let rule = |line: &String| {
-            let words = line.split(' ').map(|word| match max {
-                Some(max) if word.starts_with("max=") => format!("max={max}"),
-                _ => word.to_owned(),
+            let words = line.split(' ').map(|word| {
+                let changed =
+                    changes.iter().find(|(name, _)| word.split_once('=').is_some_and(|(old, _)| old == *name));
+                changed.map_or(word.to_owned(), |(name, value)| format!("{name}={value}"))
             });
             parse_rule(&words.collect::<Vec<_>>().join(" ")).unwrap()
         };
@@ -182,6 +200,11 @@ impl GoldenHistory {
 impl Row {
     fn cell(&self, name: &str) -> &str {
         self.cells.get(name).map_or("", String::as_str)
+    }
+
+    /// The parameter that `change NAME to VALUE` changes.
+    fn change(&self) -> Option<(&str, &str)> {
+        self.cell("ask").strip_prefix("change ")?.split_once(" to ")
     }
 
     async fn ask<S: Store>(
@@ -216,6 +239,11 @@ impl Row {
                 };
                 assert_eq!(self.cell("answer"), answer, "line {}", self.line);
             }
+            _ if verb.starts_with("settle row ") && verb.ends_with(" to") => {
+                let row = verb.trim_start_matches("settle row ").trim_end_matches(" to");
+                let receipt = receipts.remove(&row.parse().unwrap()).unwrap().0;
+                limiter.settle(receipt, |_| Some(number)).await.unwrap();
+            }
             "forget" => limiter.forget(&request).await.unwrap(),
             _ => panic!("line {}: {ask:?} is not a known request", self.line),
         }
@@ -225,6 +253,7 @@ impl Row {
     fn compare(&self, decision: &Decision, location: &str) {
         let shown = decision.most_restrictive();
         let answer = match (decision.is_allowed(), decision.granted(), decision.rule()) {
+            (true, 1, _) if decision.is_in_grace() => "allowed in grace".to_owned(),
             (true, 1, _) => "allowed".to_owned(),
             (true, granted, _) => format!("{granted} granted"),
             (false, _, rule) if decision.checks().len() > 1 => format!("denied by {}", rule.unwrap_or_default()),

@@ -95,10 +95,12 @@ impl Model {
         }
     }
 
-    /// Follows a concurrency limit that was changed: its `max` is not part of the state.
+    /// Follows a concurrency limit or a quota that was changed: their amounts, and the time zone and anchor, are not part of the state.
     pub fn set_limit(&mut self, limit: &Limit) {
-        if let (Self::Leases(model), Limit::Concurrency(limit)) = (self, limit) {
-            model.limit = limit.max();
+        match (self, limit) {
+            (Self::Leases(model), Limit::Concurrency(limit)) => model.limit = limit.max(),
+            (Self::Quota(model), Limit::Quota(limit)) => model.set_limit(limit),
+            _ => {}
         }
     }
 

@@ -27,6 +27,12 @@ impl Quota {
         Self { amount, hard, periods: limit.periods(), index: 0, used: 0, before: 0 }
     }
 
+    /// What is used belongs to a date, whatever the zone.
+    pub(super) fn set_limit(&mut self, limit: &QuotaLimit) {
+        let Self { index, used, before, .. } = *self;
+        *self = Self { index, used, before, ..Self::new(limit) };
+    }
+
     /// The index of the period that contains an instant.
     fn index_at(&self, now: u64) -> u64 {
         if now <= Timestamp::MAX.as_micros() {

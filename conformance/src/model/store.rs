@@ -122,6 +122,7 @@ impl Store for ModelStore {
         let applied = adjustments.iter().filter(|adjustment| !(adjustment.bundled && stays_taken));
         for Adjustment { key, limit, op, .. } in applied {
             let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
+            model.set_limit(limit);
             match op {
                 Op::Charge { cost, position } => model.charge(now, *cost, inward(limit, *position)),
                 Op::Refund { cost, position } => drop(model.refund(now, *cost, inward(limit, *position))),
