@@ -6,11 +6,15 @@ mod strategies;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::spi::algorithm::Op;
-use tidegate::spi::{Adjustment, Check, Gate, KeyStem, LeaseOwner, Plan, PlanMode, Role, Store, Subject, Verdict};
+use tidegate::spi::algorithm::{HoldOp, Op};
+use tidegate::spi::{
+    Adjustment, Check, Gate, KeyStem, LeaseOwner, Plan, PlanMode, ReservationTerms, Role, Store, Subject, Verdict,
+};
 use tidegate::{Clock, Limit, ManualClock, Timestamp};
 
-pub use strategies::{ALGORITHMS, calendar_histories, penalty_histories, plan_histories, single_check_histories};
+pub use strategies::{
+    ALGORITHMS, calendar_histories, penalty_histories, plan_histories, reservation_histories, single_check_histories,
+};
 pub(crate) use strategies::{cost, limit, max_delay, other_periods, penalty, role, time_move};
 
 /// The start of every history: in September 2026.
@@ -23,6 +27,8 @@ pub struct History {
     /// The rule of each limit, by number.
     rules: Vec<usize>,
     mode: PlanMode,
+    /// How long reservations last, in microseconds.
+    reservation_ttl: u64,
     steps: Vec<Step>,
 }
 
@@ -39,7 +45,18 @@ enum Step {
     Refund(usize, u64, bool),
     /// Of the slots of which take, and what happens to them.
     UpdateSlots(usize, SlotUpdate),
+    /// With one of a few idempotency keys, or with none.
+    Reserve(Cost, Option<u8>),
+    /// Of which reservation, and how.
+    End(usize, Ending),
     Forget,
+}
+
+/// How a reservation ends.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Commit(Cost),
+    Release,
 }
 
 /// What happens to held slots.
@@ -88,7 +105,7 @@ pub enum BackwardTime {
 impl History {
     /// A history in which every limit is a rule of its own.
     fn new(limits: Vec<(Limit, Role)>, mode: PlanMode, steps: Vec<Step>) -> Self {
-        Self { rules: (0..limits.len()).collect(), limits, mode, steps }
+        Self { rules: (0..limits.len()).collect(), limits, mode, reservation_ttl: 1, steps }
     }
 
     /// The number of steps.
@@ -130,6 +147,7 @@ impl History {
         let mut last_retry = None;
         let mut receipts: Vec<Vec<Adjustment<'_>>> = Vec::new();
         let mut slots: Vec<Vec<Adjustment<'_>>> = Vec::new();
+        let mut reservations: Vec<Vec<Adjustment<'_>>> = Vec::new();
         clock.set(Timestamp::from_micros(START));
         for (number, step) in self.steps.iter().enumerate() {
             let checks = |cost: Cost| {
@@ -208,6 +226,37 @@ impl History {
                         }
                     }
                 }
+                Step::Reserve(cost, key) => {
+                    let owner = key
+                        .filter(|_| backwards != BackwardTime::Never)
+                        .map(u64::from)
+                        .map_or_else(|| owner(number as u64, backwards), |key| owner(3 * key, backwards));
+                    let ttl = Duration::from_micros(self.reservation_ttl);
+                    let plan = checks(cost).with_reservation(ReservationTerms::new(owner, ttl, key.is_some()));
+                    let (a, b) = (one.decide(&plan).await.unwrap(), other.decide(&plan).await.unwrap());
+                    if a != b {
+                        return Err(differ(&a, &b));
+                    }
+                    last_retry = a.checks().iter().filter_map(|check| check.outcome.retry_after).max().or(last_retry);
+                    reservations.push(releases(&plan));
+                }
+                Step::End(which, ending) => {
+                    let holds = which.checked_rem(reservations.len()).map(|index| &reservations[index]);
+                    if let Some(holds) = holds.filter(|holds| !holds.is_empty()) {
+                        let endings: Vec<_> = holds.iter().map(|hold| ending.of(hold)).collect();
+                        let (a, b) = (one.end_holds(&endings).await.unwrap(), other.end_holds(&endings).await.unwrap());
+                        if a != b {
+                            return Err(format!("step {number}, {step:?} at {:?}: {a:?}, {b:?}", clock.now()));
+                        }
+                    }
+                    // Not every store in between tells them.
+                    let plan = checks(Cost::Units(1));
+                    if let (Ok(a), Ok(b)) = (one.outstanding(&plan).await, other.outstanding(&plan).await)
+                        && a != b
+                    {
+                        return Err(format!("step {number}, {step:?} at {:?}: {a:?}, {b:?}", clock.now()));
+                    }
+                }
                 Step::Forget => {
                     let keys: Vec<_> = checks(Cost::Units(1)).checks().iter().map(|check| *check.key()).collect();
                     one.forget(&keys).await.unwrap();
@@ -226,6 +275,28 @@ fn refunds<'g>(plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
         Adjustment::bundled_refund(check, cost, result.position)
     };
     consumed.map(refund).collect()
+}
+
+/// The releases of what `plan` holds, if it was admitted.
+fn releases<'g>(plan: &Plan<'g>) -> Vec<Adjustment<'g>> {
+    let position = plan.reservation().unwrap().position();
+    let release = |check: &Check<'g>| match check.gate().limit() {
+        limit if limit.keeps_holds() => Some(Adjustment::new(check, Op::Hold(HoldOp::Release { position }))),
+        limit if limit.is_held() => Some(Adjustment::release(check, plan.lease_owner()?)),
+        _ => None,
+    };
+    plan.checks().iter().filter_map(release).collect()
+}
+
+impl Ending {
+    /// The end of the hold that `release` releases.
+    fn of<'g>(self, release: &Adjustment<'g>) -> Adjustment<'g> {
+        let mut ending = *release;
+        if let (Self::Commit(cost), Op::Hold(HoldOp::Release { position })) = (self, release.op) {
+            ending.op = Op::Hold(HoldOp::Commit { cost: cost.of(release.gate), position });
+        }
+        ending
+    }
 }
 
 impl SlotUpdate {

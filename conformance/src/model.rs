@@ -5,6 +5,7 @@
 //! the state equals a fresh one. No formula of the implementation is used here.
 
 mod bucket;
+mod holds;
 mod leases;
 mod log;
 mod penalty;
@@ -152,39 +153,79 @@ impl Model {
     }
 
     /// Records a denied request that counts all the same, as much of it as fits.
-    pub fn charge_denied(&mut self, now: u64, cost: u64) {
+    pub fn charge_denied(&mut self, now: u64, cost: u64) -> bool {
         let cost =
             if let Self::Quota(model) = self { cost.min(model.hard.saturating_sub(model.used(now))) } else { cost };
-        self.charge(now, cost, Place::default());
+        self.charge(now, cost, Place::default())
     }
 
-    /// Records a charge, as much of it as fits, or all of it under a quota.
-    pub fn charge(&mut self, now: u64, cost: u64, place: Place) {
+    /// Records the cost of what was reserved at `made_at`, in the window of that instant. Others share an overflow bucket, so it has no
+    /// debt.
+    pub fn charge_reserved(&mut self, now: u64, cost: u64, made_at: u64, in_overflow: bool) {
+        let mut settled = self.clone();
+        settled.settle(now);
+        match &settled {
+            Self::Window(_) if made_at < settled.window_start(now) => {}
+            Self::Quota(_) if in_overflow => drop(self.charge_denied(now, cost)),
+            Self::Quota(model) => drop(self.charge(now, cost, model.place_of(now, made_at))),
+            _ => drop(self.charge(now, cost, Place::default())),
+        }
+    }
+
+    /// Records a charge, as much of it as fits, or all of it under a quota; whether there was anything.
+    pub fn charge(&mut self, now: u64, cost: u64, place: Place) -> bool {
         if let Self::Leases(_) = self {
-            return; // what has occurred holds no slot
+            return false; // what has occurred holds no slot
         }
         let mut settled = self.clone();
         settled.settle(now);
         if let Self::Bucket(model) = &mut settled {
-            if model.charge(now, cost) {
+            let is_charged = model.charge(now, cost);
+            if is_charged {
                 *self = settled;
             }
-            return;
+            return is_charged;
         }
         if let Self::Quota(model) = &mut settled {
-            if model.charge(now, cost, place) {
+            let is_charged = model.charge(now, cost, place);
+            if is_charged {
                 *self = settled;
             }
-            return;
+            return is_charged;
         }
         if let Self::Penalty(_) = settled {
-            return;
+            return false;
         }
         let counted = settled.remaining(now).min(cost);
         if counted > 0 {
             settled.spend(now, counted, 0);
             *self = settled;
         }
+        counted > 0
+    }
+
+    /// The start of the window of the clock that counts now; 0 for limits without one. The model must be settled.
+    pub fn window_start(&self, now: u64) -> u64 {
+        match self {
+            Self::Window(model) => model.start(now),
+            Self::Quota(model) => model.start(now),
+            _ => 0,
+        }
+    }
+
+    /// The outcome of a request beside `held` units, which count as consumed. The model must be settled.
+    pub fn outcome_beside_holds(&self, held: u64, request: ModelRequest, admitted: bool, consumed: bool) -> Outcome {
+        let mut after = self.clone();
+        let taken = held + if consumed { request.cost } else { 0 };
+        if taken > 0 {
+            after.spend(request.now, taken, 0);
+        }
+        let retry_after = match self.outcome(self, request, admitted).retry_after {
+            // Others may end their reservations at any time.
+            Some(_) if self.fits(request) => Some(concurrency::RETRY),
+            retry => retry,
+        };
+        Outcome { retry_after, ..after.outcome(self, request, admitted) }
     }
 
     /// Refunds what was recorded at `place`; whether there was anything.

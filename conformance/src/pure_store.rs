@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tidegate::spi::algorithm::{self, Change, State};
-use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::spi::algorithm::holds::{self, HoldEnding};
+use tidegate::spi::algorithm::{self, Change, HoldOp, Op, State};
+use tidegate::spi::{Adjustment, Check, Key, OutstandingHolds, Plan, Store, Verdict};
 use tidegate::{Clock, ManualClock, StoreError};
 
 /// A map from key name to state.
@@ -80,6 +81,31 @@ impl Store for PureStore {
             }
         }
         Ok(held)
+    }
+
+    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        let (mut states, mut results) = (self.states.lock().unwrap(), Vec::new());
+        for Adjustment { key, limit, op, .. } in endings {
+            let (state, now) = (states.get(&name(key)), self.clock.now());
+            let result = algorithm::apply(state, limit, now, *op);
+            results.push(match op {
+                Op::Hold(op @ (HoldOp::Commit { position, .. } | HoldOp::Release { position })) => {
+                    holds::ending(holds::status(state, limit, now, position.index()), *op)
+                }
+                _ if result.admitted => HoldEnding::Ended,
+                _ => HoldEnding::NotFound,
+            });
+            if let Some(change) = result.change {
+                commit(&mut states, &name(key), change);
+            }
+        }
+        Ok(results)
+    }
+
+    async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
+        let (states, now) = (self.states.lock().unwrap(), self.clock.now());
+        let summary = |check: &Check<'_>| holds::summary(states.get(&name(check.key())), now);
+        Ok(OutstandingHolds { now, checks: plan.checks().iter().map(summary).collect() })
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

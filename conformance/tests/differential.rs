@@ -127,6 +127,55 @@ fn penalties_in_the_memory_store_agree_with_the_redis_store() {
     });
 }
 
+#[test]
+fn reservations_in_rust_agree_with_the_model() {
+    reservations_agree("rust = model", BackwardTime::Freely, DEFAULT_STEPS * 5, |clock| {
+        (PureStore::new(clock.clone()), ModelStore::new(clock.clone()))
+    });
+}
+
+#[test]
+fn reservations_in_lua_agree_with_rust() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let (server, runtime) = (Server::start(kind), runtime());
+        reservations_agree(&format!("lua in {kind:?} = rust"), BackwardTime::Freely, DEFAULT_STEPS * 2, |clock| {
+            let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
+            (store, PureStore::new(clock.clone()))
+        });
+    }
+}
+
+#[test]
+fn reservations_in_the_memory_store_agree_with_the_redis_store() {
+    let (server, runtime) = (Server::start(Kind::Redis), runtime());
+    reservations_agree("memory store = redis store", BackwardTime::WithinMargin, DEFAULT_STEPS, |clock| {
+        let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
+        (MemoryStore::new().with_clock(clock.clone()), store)
+    });
+}
+
+#[test]
+fn reservations_across_slots_agree_with_rust() {
+    let (server, runtime) = (Server::start_alone_in_cluster(Kind::Redis), runtime());
+    reservations_agree("parts in a cluster = rust", BackwardTime::Never, DEFAULT_STEPS, |clock| {
+        let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
+        (store, PureStore::new(clock.clone()))
+    });
+}
+
+/// Runs histories with reservations on two stores.
+fn reservations_agree<A: Store, B: Store>(
+    what: &str,
+    backwards: BackwardTime,
+    steps: u64,
+    stores: impl Fn(&ManualClock) -> (A, B),
+) {
+    let clock = ManualClock::default();
+    let (one, other) = stores(&clock);
+    let steps = run_steps(steps, &history::reservation_histories(), &clock, &one, &other, backwards);
+    println!("{what}: {steps} steps with reservations");
+}
+
 /// Runs histories of rules with a penalty on two stores.
 fn penalties_agree<A: Store, B: Store>(
     what: &str,

@@ -108,8 +108,7 @@ impl RedisStore {
             if let Some(refusal) = verdict.refusal().filter(|_| part.order.role != PartRole::Shadow) {
                 // Other parts of the earlier reservation may be open, and are ended by the same call that has ended this one.
                 refunds.cancel();
-                let verdicts = parts.iter().map(|_| None).collect();
-                return Ok(TakeResult::Decided(merge(plan, 0, &parts, verdicts).with_refusal(refusal)));
+                return Ok(TakeResult::Decided(Verdict::refused(verdict.decided_at(), refusal)));
             }
             refunds.add(&part.plan, &routes, &verdict);
             let granted = match part.order.role {

@@ -6,8 +6,10 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 use tidegate::spi::algorithm::holds::HoldEnding;
-use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Change, Op, OpResult, State, StoredState, Take};
-use tidegate::spi::{Check, HoldRefusal, Plan, Role, Verdict};
+use tidegate::spi::algorithm::{
+    self, CLOCK_MARGIN, Change, DecidedTake, Op, OpResult, State, StoredState, Take, TakePosition,
+};
+use tidegate::spi::{Check, CheckVerdict, HoldRefusal, Plan, Role, Verdict};
 use tidegate::{Limit, StoreError, StoreErrorKind, Timestamp};
 
 use crate::args::micros;
@@ -38,6 +40,8 @@ pub(crate) struct Reply {
     details: SmallVec<[CheckDetails; 1]>,
     /// Why a reservation was refused.
     refusal: Option<HoldRefusal>,
+    /// Whether the reservation was made before, so that no place in a queue was taken.
+    is_repeated_reservation: bool,
 }
 
 /// How a check was decided.
@@ -101,6 +105,10 @@ impl PlanReply {
         if let Some(refusal) = parse_refusal(text).filter(|_| plan.reservation().is_some()) {
             return Ok(Reply::refused(plan, self.now, refusal));
         }
+        let is_repeated_reservation = plan.reservation().is_some() && text.starts_with(b"r");
+        if is_repeated_reservation {
+            text = &text[1..];
+        }
         let mut granted = None;
         if let Some(rest) = text.strip_prefix(b"g") {
             let (number, rest) = take_number(rest).ok_or_else(malformed)?;
@@ -118,7 +126,14 @@ impl PlanReply {
         if !text.is_empty() || granted.is_some() != (max_units > 1) || granted > Some(max_units) {
             return Err(malformed());
         }
-        let reply = Reply { now: self.now, granted: granted.unwrap_or_default(), states, details, refusal: None };
+        let reply = Reply {
+            now: self.now,
+            granted: granted.unwrap_or_default(),
+            states,
+            details,
+            refusal: None,
+            is_repeated_reservation,
+        };
         if self.repeat.count > 1 {
             return reply.into_repeat(plan, self.repeat);
         }
@@ -140,6 +155,7 @@ impl Reply {
                     states: SmallVec::from_buf([(false, StoredState::Fresh)]),
                     details: SmallVec::from_buf([details]),
                     refusal: None,
+                    is_repeated_reservation: false,
                 })
             }
             _ => Err(unreadable(check)),
@@ -150,7 +166,7 @@ impl Reply {
     fn refused(plan: &Plan<'_>, now: Timestamp, refusal: HoldRefusal) -> Self {
         let states = plan.checks().iter().map(|_| (false, StoredState::Fresh)).collect();
         let details = plan.checks().iter().map(|_| CheckDetails::default()).collect();
-        Self { now, granted: 0, states, details, refusal: Some(refusal) }
+        Self { now, granted: 0, states, details, refusal: Some(refusal), is_repeated_reservation: false }
     }
 
     /// The reply with penalties as their strikes have left them.
@@ -185,7 +201,7 @@ impl Reply {
             let ends = state.expiry(check.gate().limit(), now).filter(|_| !detail.overflowed);
             detail.ttl_millis = ends.and_then(|ends| ttl_millis(check, ends, now));
         }
-        Ok(Self { now, granted: u64::from(is_granted), states, details, refusal: None })
+        Ok(Self { now, granted: u64::from(is_granted), states, details, refusal: None, is_repeated_reservation: false })
     }
 }
 
@@ -193,7 +209,13 @@ impl Reply {
 impl Reply {
     /// The verdict on `plan`.
     pub(crate) fn verdict(&self, plan: &Plan<'_>) -> Verdict {
+        if let Some(refusal) = self.refusal {
+            return Verdict::refused(self.now, refusal);
+        }
         let mut verdict = Verdict::replay(plan, self.now, self.granted, &self.states);
+        if self.is_repeated_reservation {
+            self.set_places_taken_before(plan, &mut verdict);
+        }
         for (check, details) in verdict.checks_mut().iter_mut().zip(&self.details) {
             check.overflowed = details.overflowed;
             check.unstored = details.unstored;
@@ -203,9 +225,18 @@ impl Reply {
                 (check.outcome.remaining, check.outcome.retry_after) = (0, None);
             }
         }
-        match self.refusal {
-            Some(refusal) => verdict.with_refusal(refusal),
-            None => verdict,
+        verdict
+    }
+
+    /// The results of places in queues that a repeated reservation did not take again.
+    fn set_places_taken_before(&self, plan: &Plan<'_>, verdict: &mut Verdict) {
+        let results = plan.checks().iter().zip(&self.states).zip(verdict.checks_mut());
+        for ((check, (admitted, state)), result) in results {
+            if let limit @ Limit::LeakyBucket(_) = check.gate().limit() {
+                let decided = DecidedTake { take: plan.take(check, 1), admitted: *admitted, consumed: false };
+                let outcome = algorithm::outcome(&state.view(), limit, self.now, decided);
+                *result = CheckVerdict::new(outcome, false, TakePosition::default());
+            }
         }
     }
 

@@ -378,8 +378,8 @@ impl Store for MemoryStore {
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
         let locked = self.lock(plan.checks().iter().map(Check::key));
         let now = self.now();
-        let states = plan.checks().iter().enumerate().map(|(index, check)| (locked.get(index), check.gate().limit()));
-        Ok(OutstandingHolds { now, checks: states.map(|(state, limit)| holds::summary(state, limit, now)).collect() })
+        let summary = |index: usize| holds::summary(locked.get(index), now);
+        Ok(OutstandingHolds { now, checks: (0..plan.checks().len()).map(summary).collect() })
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

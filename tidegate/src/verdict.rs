@@ -60,13 +60,12 @@ impl Verdict {
         Self { decided_at, granted, checks: checks.into_iter().collect(), refusal: None }
     }
 
-    /// The same verdict on a reservation that was refused: nothing is granted.
-    pub fn with_refusal(mut self, refusal: HoldRefusal) -> Self {
-        (self.granted, self.refusal) = (0, Some(refusal));
-        self
+    /// The verdict on a reservation that was refused: nothing is granted, and no check was decided.
+    pub fn refused(decided_at: Timestamp, refusal: HoldRefusal) -> Self {
+        Self { decided_at, granted: 0, checks: SmallVec::new(), refusal: Some(refusal) }
     }
 
-    /// Why the reservation was refused, if it was. The results of the checks mean nothing then.
+    /// Why the reservation was refused, if it was. It has no results of checks then.
     pub const fn refusal(&self) -> Option<HoldRefusal> {
         self.refusal
     }
@@ -108,7 +107,7 @@ impl Verdict {
         is_own: impl Fn(usize) -> bool,
     ) -> (Self, Vec<Option<Change>>) {
         let is_repeat = match plan.reservation().map(|terms| find_holds(plan, terms, now, states)) {
-            Some(Err(refusal)) => return Self::refused(plan, now, states, refusal),
+            Some(Err(refusal)) => return (Self::refused(now, refusal), vec![None; states.len()]),
             Some(Ok(is_repeat)) => is_repeat,
             None => false,
         };
@@ -121,28 +120,15 @@ impl Verdict {
         let mut changes = Vec::with_capacity(states.len());
         for (check, (state, room)) in plan.checks().iter().zip(states.iter().zip(&rooms)) {
             let admitted = *room >= granted.max(1);
-            let (mut change, input) = (None, CheckInput { plan, check, granted, admitted });
+            let is_taken_before = is_repeat && !keeps_owner(check);
+            let (mut change, input) = (None, CheckInput { plan, check, granted, admitted, is_taken_before });
             checks.push(input.decide(*state, now, &mut change));
-            // A place in a queue was taken when the reservation was made.
-            changes.push(change.filter(|_| !is_repeat || keeps_owner(check)));
+            changes.push(change);
         }
         if !plan.is_peek() && plan.has_penalty() {
             strike(plan, now, states, is_own, &mut checks, &mut changes);
         }
         (Self { decided_at: now, granted, checks, refusal: None }, changes)
-    }
-
-    /// The verdict on a reservation that is refused.
-    fn refused(
-        plan: &Plan<'_>,
-        now: Timestamp,
-        states: &[Option<&State>],
-        refusal: HoldRefusal,
-    ) -> (Self, Vec<Option<Change>>) {
-        let checks = plan.checks().iter().zip(states).map(|(check, state)| {
-            CheckInput { plan, check, granted: 0, admitted: false }.decide(*state, now, &mut None)
-        });
-        (Self::new(now, 0, checks).with_refusal(refusal), vec![None; states.len()])
     }
 
     /// [`decide`](Self::decide) for a plan of one check, which most are. Writes the change to `change`.
@@ -156,7 +142,8 @@ impl Verdict {
     ) -> Self {
         let room = room(plan, check, state, now);
         let granted = plan.granted(|_| room);
-        let input = CheckInput { plan, check, granted, admitted: room >= granted.max(1) };
+        let admitted = room >= granted.max(1);
+        let input = CheckInput { plan, check, granted, admitted, is_taken_before: false };
         Self { decided_at: now, granted, checks: SmallVec::from_buf([input.decide(state, now, change)]), refusal: None }
     }
 
@@ -244,17 +231,19 @@ struct CheckInput<'p, 'r> {
     check: &'p Check<'r>,
     granted: u64,
     admitted: bool,
+    /// Whether it is a place in a queue that was taken when the reservation, which is repeated, was made.
+    is_taken_before: bool,
 }
 
 impl CheckInput<'_, '_> {
     /// The result of the check. Writes the change of its state to `change`.
     #[inline(always)]
     fn decide(self, state: Option<&State>, now: Timestamp, change: &mut Option<Change>) -> CheckVerdict {
-        let Self { plan, check, granted, admitted } = self;
+        let Self { plan, check, granted, admitted, is_taken_before } = self;
         let consume = !plan.is_peek();
         let limit = check.gate().limit();
         let take = plan.take(check, granted.max(1));
-        let consumed = consume && plan.consumes(check, admitted, granted);
+        let consumed = consume && !is_taken_before && plan.consumes(check, admitted, granted);
         let decided = DecidedTake { take, admitted, consumed };
         if consume && (consumed || !admitted) {
             // For a denial, this is a state that had to be rebased, or nothing.

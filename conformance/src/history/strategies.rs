@@ -7,7 +7,7 @@ use tidegate::spi::algorithm::penalty::MAX_BLOCK;
 use tidegate::spi::{MAX_AMOUNT, PlanMode, Role};
 use tidegate::{Algorithm, Limit, Penalty, Period, Periods, Rate, Window};
 
-use super::{Cost, History, SlotUpdate, Step, TimeMove};
+use super::{Cost, Ending, History, SlotUpdate, Step, TimeMove};
 
 /// Histories of one check of this kind.
 pub fn single_check_histories(algorithm: Algorithm) -> BoxedStrategy<History> {
@@ -41,7 +41,31 @@ pub fn penalty_histories() -> BoxedStrategy<History> {
                 rules.push(limits.len());
                 limits.push(other);
             }
-            History { limits, rules, mode, steps }
+            History { limits, rules, mode, reservation_ttl: 1, steps }
+        })
+        .boxed()
+}
+
+/// Histories of plans of one to three checks with reservations among other requests. Half of them are of one limit that keeps holds.
+pub fn reservation_histories() -> BoxedStrategy<History> {
+    let holding =
+        ALGORITHMS.into_iter().filter(|kind| !matches!(kind, Algorithm::LeakyBucket | Algorithm::Concurrency));
+    let single = prop::sample::select(holding.collect::<Vec<_>>()).prop_flat_map(limit);
+    let single = single.prop_map(|limit| vec![(limit, Role::Enforced)]);
+    let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit);
+    let several = prop::collection::vec((kind, role()), 1..4);
+    let mode = prop_oneof![5 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
+    let key = prop_oneof![1 => Just(None), 3 => (0..4u8).prop_map(Some)];
+    let ending = prop_oneof![3 => cost().prop_map(Ending::Commit), 1 => Just(Ending::Release)];
+    let steps = prop_oneof![
+        3 => step(),
+        4 => (cost(), key).prop_map(|(cost, key)| Step::Reserve(cost, key)),
+        3 => (any::<usize>(), ending).prop_map(|(which, ending)| Step::End(which, ending)),
+    ];
+    (prop_oneof![single, several], mode, span(), prop::collection::vec(steps, 1..60))
+        .prop_map(|(limits, mode, ttl, steps)| History {
+            reservation_ttl: ttl.as_micros() as u64,
+            ..History::new(limits, mode, steps)
         })
         .boxed()
 }

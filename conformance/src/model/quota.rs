@@ -78,6 +78,18 @@ impl Quota {
         rebase
     }
 
+    /// The first instant of the period that counts at `now`.
+    pub(super) fn start(&self, now: u64) -> u64 {
+        self.periods.start_of(self.at(now).index)
+    }
+
+    /// The period before, if an earlier instant is in it; else the one that counts at `now`.
+    pub(super) fn place_of(&self, now: u64, earlier: u64) -> Place {
+        let index = self.at(now).index;
+        let is_before = earlier < self.start(now) && earlier >= self.periods.start_of(index - 1);
+        if is_before { (index - 1).into() } else { Place::default() }
+    }
+
     pub(super) fn used(&self, now: u64) -> u64 {
         self.at(now).used
     }

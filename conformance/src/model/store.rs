@@ -3,10 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tidegate::spi::algorithm::{FractionalMicros, Op, TakePosition};
-use tidegate::spi::{Adjustment, Check, CheckVerdict, Key, Plan, PlanMode, Role, Store, Verdict};
+use tidegate::spi::algorithm::holds::{HoldEnding, HoldStatus, HoldsSummary};
+use tidegate::spi::algorithm::{FractionalMicros, HoldOp, Op, TakePosition};
+use tidegate::spi::{
+    Adjustment, Check, CheckVerdict, HoldRefusal, Key, MAX_AMOUNT, OutstandingHolds, Plan, PlanMode, Role, Store,
+    Verdict,
+};
 use tidegate::{Clock, Limit, ManualClock, Rate, StoreError};
 
+use super::holds::{Holds, Moment};
 use super::{Model, ModelRequest, first};
 use crate::pure_store::name;
 
@@ -15,12 +20,13 @@ use crate::pure_store::name;
 pub struct ModelStore {
     clock: ManualClock,
     models: Mutex<HashMap<Vec<u8>, Model>>,
+    holds: Mutex<HashMap<Vec<u8>, Holds>>,
 }
 
 impl ModelStore {
     /// Creates an empty store on `clock`.
     pub fn new(clock: ManualClock) -> Self {
-        Self { clock, models: Mutex::default() }
+        Self { clock, models: Mutex::default(), holds: Mutex::default() }
     }
 
     fn run(&self, plan: &Plan<'_>) -> Verdict {
@@ -47,7 +53,47 @@ impl ModelStore {
                 (model, rebased)
             })
             .collect();
-        let fits = |index: usize, units: u64| settled[index].0.fits(request(&plan.checks()[index], units));
+        let mut all_holds = self.holds.lock().unwrap();
+        let holds: Vec<Option<Holds>> =
+            plan.checks().iter().map(|check| all_holds.get(&name(check.key())).cloned()).collect();
+        let moment = |index: usize| {
+            let now = now.as_micros();
+            Moment { now, window: settled[index].0.window_start(now) }
+        };
+        let owner = plan.reservation().map_or(0, |terms| terms.owner().number());
+        let status =
+            |index: usize| holds[index].as_ref().map_or(HoldStatus::Absent, |own| own.status(moment(index), owner));
+        let keeps = |index: usize| plan.is_hold(&plan.checks()[index]);
+        let mut refusal = None;
+        for (index, check) in plan.checks().iter().enumerate().filter(|(index, _)| keeps(*index)) {
+            match status(index) {
+                _ if check.gate().role() == Role::Shadow => {}
+                HoldStatus::Open(units) if units != check.cost() => refusal = refusal.or(Some(HoldRefusal::KeyReused)),
+                HoldStatus::Committed(_) | HoldStatus::Released => refusal = Some(HoldRefusal::AlreadyEnded),
+                _ => {}
+            }
+        }
+        if let Some(refusal) = refusal {
+            return Verdict::refused(now, refusal);
+        }
+        let is_open = |index: usize| keeps(index) && status(index) == HoldStatus::Open(plan.checks()[index].cost());
+        let is_repeat = (0..settled.len()).any(is_open);
+        // A place in a queue was taken when the reservation was made.
+        let is_taken_before =
+            |index: usize| is_repeat && matches!(plan.checks()[index].gate().limit(), Limit::LeakyBucket(_));
+        let held = |index: usize| holds[index].as_ref().map_or(0, |own| own.held_by_others(moment(index), owner));
+        let fits_alone = |index: usize, units: u64| settled[index].0.fits(request(&plan.checks()[index], units));
+        let fits = |index: usize, units: u64| {
+            let request = request(&plan.checks()[index], units);
+            if is_taken_before(index) || is_open(index) {
+                return true;
+            }
+            let beside = ModelRequest { cost: request.cost.saturating_add(held(index)), ..request };
+            let has_room = !keeps(index)
+                || status(index) == HoldStatus::Absent
+                    && holds[index].as_ref().is_none_or(|own| own.has_room(moment(index)));
+            fits_alone(index, units) && has_room && (request.cost == 0 || settled[index].0.fits(beside))
+        };
         let count_allowed = |units: u64| {
             plan.checks().iter().enumerate().all(|(index, check)| match check.gate().role() {
                 Role::Shadow => true,
@@ -65,7 +111,41 @@ impl ModelStore {
             let (request, admitted) = (request(check, units), fits(index, units));
             let is_counted = check.gate().role() != Role::Shadow && !check.gate().limit().is_held();
             let each = plan.mode() == PlanMode::CountEach && is_counted;
-            let consumed = consume && admitted && request.cost > 0 && (granted > 0 || each);
+            let consumed = consume && admitted && (request.cost > 0 || keeps(index)) && (granted > 0 || each);
+            let consumed = consumed && !is_taken_before(index);
+            let is_written = consumed || consume && !admitted;
+            if let Some(own) = holds[index].as_ref().filter(|own| is_written && own.is_stale(moment(index))) {
+                let mut written = own.clone();
+                written.write(moment(index));
+                all_holds.insert(name(check.key()), written);
+            }
+            if keeps(index) || holds[index].is_some() {
+                let mut position = TakePosition::default();
+                let mut after = before.clone();
+                let is_charged =
+                    !consumed && consume && !admitted && each && after.charge_denied(request.now, request.cost);
+                if consumed && keeps(index) {
+                    let terms = plan.reservation().unwrap();
+                    position = terms.position();
+                    if !is_open(index) {
+                        let own = all_holds.entry(name(check.key())).or_default();
+                        own.place(moment(index), owner, request.cost, terms.ttl_micros());
+                    }
+                } else if consumed {
+                    position = outward(check.gate().limit(), after.spend(request.now, request.cost, request.owner));
+                }
+                let is_rebased = consume && !admitted && *rebased && !fits_alone(index, units);
+                let shown = if is_charged { &after } else { before };
+                let outcome = shown.outcome_beside_holds(held(index), request, admitted, consumed);
+                verdicts.push(CheckVerdict::new(outcome, consumed, position));
+                if consumed && !keeps(index) || is_charged || is_rebased {
+                    models.insert(name(check.key()), after);
+                    if let Some(own) = all_holds.get_mut(&name(check.key())) {
+                        own.write(moment(index));
+                    }
+                }
+                continue;
+            }
             let mut after = before.clone();
             let mut position = TakePosition::default();
             if consumed {
@@ -99,6 +179,36 @@ impl ModelStore {
     }
 }
 
+impl ModelStore {
+    /// Commits or releases a hold, or releases a slot.
+    fn end_hold(&self, Adjustment { key, limit, op, .. }: &Adjustment<'_>) -> HoldEnding {
+        let now = self.clock.now().as_micros();
+        let (mut models, mut holds) = (self.models.lock().unwrap(), self.holds.lock().unwrap());
+        let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
+        let mut settled = model.clone();
+        settled.settle(now);
+        let moment = Moment { now, window: settled.window_start(now) };
+        let (ended, position, cost) = match *op {
+            Op::Hold(HoldOp::Commit { cost, position }) => {
+                (HoldStatus::Committed(cost.min(MAX_AMOUNT)), position, Some(cost.min(MAX_AMOUNT)))
+            }
+            Op::Hold(HoldOp::Release { position }) => (HoldStatus::Released, position, None),
+            Op::Refund { cost, position } => {
+                let is_held = model.refund(now, cost, inward(limit, position));
+                return if is_held { HoldEnding::Ended } else { HoldEnding::NotFound };
+            }
+            _ => panic!("{op:?} ends nothing"),
+        };
+        let Some(own) = holds.get_mut(&name(key)) else { return HoldEnding::NotFound };
+        let made_at = own.made_at(moment, position.index());
+        let ending = own.end(moment, position.index(), ended, position.is_keyed_hold());
+        if let (HoldEnding::Ended, Some(cost), Some(made_at)) = (ending, cost, made_at) {
+            model.charge_reserved(now, cost, made_at, position.overflow_bucket().is_some());
+        }
+        ending
+    }
+}
+
 impl Store for ModelStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         Ok(self.run(plan))
@@ -111,7 +221,7 @@ impl Store for ModelStore {
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         let now = self.clock.now().as_micros();
-        let mut models = self.models.lock().unwrap();
+        let (mut models, mut holds) = (self.models.lock().unwrap(), self.holds.lock().unwrap());
         let is_stuck = |adjustment: &Adjustment<'_>| match adjustment.op {
             Op::Refund { position, .. } if adjustment.bundled => models
                 .get(&name(&adjustment.key))
@@ -123,10 +233,15 @@ impl Store for ModelStore {
         for Adjustment { key, limit, op, .. } in applied {
             let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
             model.set_limit(limit);
-            match op {
+            let is_changed = match op {
                 Op::Charge { cost, position } => model.charge(now, *cost, inward(limit, *position)),
-                Op::Refund { cost, position } => drop(model.refund(now, *cost, inward(limit, *position))),
+                Op::Refund { cost, position } => model.refund(now, *cost, inward(limit, *position)),
                 _ => panic!("only charges and refunds are adjustments"),
+            };
+            if let Some(own) = holds.get_mut(&name(key)).filter(|_| is_changed) {
+                let mut settled = model.clone();
+                settled.settle(now);
+                own.write(Moment { now, window: settled.window_start(now) });
             }
         }
     }
@@ -145,8 +260,25 @@ impl Store for ModelStore {
         Ok(updates.iter().map(update).collect())
     }
 
+    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        let mut results = Vec::new();
+        for ending in endings {
+            results.push(self.end_hold(ending));
+        }
+        Ok(results)
+    }
+
+    async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
+        let (holds, now) = (self.holds.lock().unwrap(), self.clock.now());
+        let summary = |check: &Check<'_>| {
+            holds.get(&name(check.key())).map_or_else(HoldsSummary::default, |own| own.summary(now.as_micros()))
+        };
+        Ok(OutstandingHolds { now, checks: plan.checks().iter().map(summary).collect() })
+    }
+
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         for key in keys {
+            self.holds.lock().unwrap().remove(&name(key));
             self.models.lock().unwrap().remove(&name(key));
         }
         Ok(())

@@ -78,6 +78,11 @@ impl Window {
         if self.index == self.current(now) { self.admitted.iter().sum() } else { 0 }
     }
 
+    /// The start of the current window.
+    pub(super) fn start(&self, now: u64) -> u64 {
+        self.length.start_of(self.current(now))
+    }
+
     pub(super) fn settle(&mut self, now: u64) -> bool {
         let rebase = !self.is_empty() && too_far_ahead(self.length.start_of(self.index), now);
         if rebase {

@@ -22,6 +22,7 @@
 --          "~", once for all plans: the periods of a quota do not contain now, and nothing was decided
 --          "!" and the number of an enforced check whose state is unreadable: the plan changed nothing
 --          "e" for a reservation that has ended, "k" for one that exists with another cost: the plan changed nothing
+--          "r" for a reservation that was made before, in which a place in a queue is not taken again;
 --          unless units is 1, "g" and the units granted; then for each check a letter and the state that it was decided on; then "t"
 --          and the units that earlier plans took from this state, if any; then for a state with a maximum TTL "m" and the
 --          milliseconds that it had left. A state with holds is followed by "h", the units that others hold, a comma, and the
@@ -311,7 +312,7 @@ while at < past_plans do
     elseif refusal then
       reply[last], checks = ';' .. refusal, 0
     else
-      reply[last] = units == 1 and ';' or format(';g%d', granted)
+      reply[last] = units ~= 1 and format(';g%d', granted) or is_repeat and ';r' or ';'
     end
     for i = 1, checks do
       local limit, k, admits, changed = limit_of[plans[first + width * (i - 1)]], key[i], admitted[i], value[i]

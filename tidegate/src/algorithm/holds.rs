@@ -402,9 +402,9 @@ pub fn held(state: Option<&State>, limit: &Limit, now: Timestamp, owner: u64) ->
 }
 
 /// The open holds of all owners.
-pub fn summary(state: Option<&State>, limit: &Limit, now: Timestamp) -> HoldsSummary {
-    let (inner, Some(holds)) = split(state) else { return HoldsSummary::default() };
-    holds.summary(Holds::at(Some(holds), inner, limit, now).clock)
+pub fn summary(state: Option<&State>, now: Timestamp) -> HoldsSummary {
+    let holds = split(state).1;
+    holds.map_or_else(HoldsSummary::default, |holds| holds.summary(current(holds.newest(), now)))
 }
 
 /// The open holds in a value that `holds.lua` has written. `None` if its numbers contradict each other. A value without holds has none.
