@@ -91,9 +91,11 @@ impl Admission {
         decision: Decision,
         assumption: Option<Box<SizeAssumption>>,
         lease: Option<Box<HeldLease>>,
+        is_metered: bool,
     ) -> Self {
         let delay = decision.delay();
-        let corrects_cost = settings.actual_cost.is_some() || active.has_cost_headers || assumption.is_some();
+        let corrects_cost =
+            settings.actual_cost.is_some() || active.has_cost_headers || is_metered || assumption.is_some();
         Self {
             headers: LimitHeaders::from_decision(header_policy(settings, active), &decision),
             is_security: decision.is_security(),
@@ -113,7 +115,7 @@ impl Admission {
         settings: &Settings,
         active: &ActiveLimiter<S>,
         plan: &Plan<'_>,
-        reservation: Reservation,
+        reservation: Option<Reservation>,
     ) -> Self {
         let taken = self.receipt.take().unwrap_or_default();
         self.usage = Some(UsageReport::new(&active.limiter, plan, (reservation, taken), &settings.timer));
@@ -253,10 +255,7 @@ async fn check<S: Store + 'static, B>(
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
     let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
     let is_metered = active.has_usage && active.limiter.rules().settles_by_usage(&plan);
-    let result = match is_metered {
-        true => reserve(active, plan.clone()).await,
-        false => active.limiter.check_plan(&plan).await,
-    };
+    let result = if is_metered { reserve(active, plan.clone()).await } else { active.limiter.check_plan(&plan).await };
     if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
         slot.fill(&result);
     }
@@ -276,11 +275,11 @@ async fn check<S: Store + 'static, B>(
             // The slots of concurrency limits are held as a lease.
             let reservation =
                 if is_metered { decision.reservation().and_then(Reservation::without_slots) } else { None };
-            let admission = Admission::new(settings, active, decision, assumption, lease);
-            CheckOutcome::Admit(match reservation {
-                None => admission,
-                Some(reservation) => admission.with_reservation(settings, active, &plan, reservation),
-            })
+            let admission = Admission::new(settings, active, decision, assumption, lease, is_metered);
+            if is_metered {
+                return CheckOutcome::Admit(admission.with_reservation(settings, active, &plan, reservation));
+            }
+            CheckOutcome::Admit(admission)
         }
         Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, &parts.headers, &decision)),
         Err(error) => CheckOutcome::Reject(reject_unavailable(settings, active, &parts.headers, &error)),

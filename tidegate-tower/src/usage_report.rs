@@ -46,8 +46,8 @@ struct PendingState {
     /// The rules of the request, and what the response states about their costs besides the tokens.
     costs: Vec<(String, Option<u64>)>,
     progress: Option<TokenUsage>,
-    /// What was committed when the reservation was about to run out.
-    committed: Option<Option<TokenUsage>>,
+    /// Whether the progress was committed, since the reservation was about to run out.
+    is_partly_committed: bool,
     expiry: Option<AbortHandle>,
 }
 
@@ -74,8 +74,9 @@ struct Costs {
 /// What a request has reserved.
 struct ReservedCosts<S> {
     limiter: Arc<Limiter<S>>,
-    reservation: Reservation,
-    /// What it has taken: places in queues, which a reservation does not hold.
+    /// None if all costs are estimated as 0.
+    reservation: Option<Reservation>,
+    /// What a reservation does not hold: costs of 0, and places in queues.
     taken: Mutex<Option<Receipt>>,
 }
 
@@ -84,24 +85,24 @@ impl UsageReport {
     pub(crate) fn new<S: Store + 'static>(
         limiter: &Arc<Limiter<S>>,
         plan: &Plan<'_>,
-        (reservation, taken): (Reservation, Receipt),
+        (reservation, taken): (Option<Reservation>, Receipt),
         timer: &Arc<dyn Timer>,
     ) -> Self {
         let rules = limiter.rules();
         let names = || plan.checks().iter().map(|check| check.gate().rule());
         let is_enforced =
             |name: &str| rules.rule(name).is_some_and(|rule| rule.usage().is_some() && rule.mode() != RuleMode::Shadow);
-        let duration = reservation.duration();
+        let duration = reservation.as_ref().map(Reservation::duration);
         let limiter = Arc::clone(limiter);
         let state = PendingState {
             settlement: Some(Arc::new(ReservedCosts { limiter, reservation, taken: Mutex::new(Some(taken)) })),
             costs: names().map(|name| (name.to_owned(), None)).collect(),
             progress: None,
-            committed: None,
+            is_partly_committed: false,
             expiry: None,
         };
         let pending = Arc::new(Pending { is_enforced: names().any(is_enforced), state: Mutex::new(state) });
-        if let Ok(runtime) = Handle::try_current() {
+        if let (Some(duration), Ok(runtime)) = (duration, Handle::try_current()) {
             let task = commit_before_expiry(Arc::downgrade(&pending), Arc::clone(timer), duration);
             pending.lock().expiry = Some(runtime.spawn(task).abort_handle());
         }
@@ -116,7 +117,10 @@ impl UsageReport {
 
     /// States what is known so far, for a request that takes longer than its reservation may last.
     pub fn set_progress(&self, tokens: TokenUsage) {
-        self.0.lock().progress = Some(tokens);
+        let mut state = self.0.lock();
+        if !state.is_partly_committed {
+            state.progress = Some(tokens);
+        }
     }
 
     /// Whether a rule that is not in shadow mode counts the tokens.
@@ -148,7 +152,7 @@ async fn commit_before_expiry(pending: Weak<Pending>, timer: Arc<dyn Timer>, dur
         let mut state = pending.lock();
         let Some(settlement) = state.settlement.clone() else { return };
         let tokens = state.progress;
-        state.committed = Some(tokens);
+        state.is_partly_committed = true;
         settlement.commit(Costs { tokens, others: state.costs.clone() })
     };
     commit.await;
@@ -159,25 +163,20 @@ impl Pending {
         let mut state = self.lock();
         let Some(settlement) = state.settlement.take() else { return UsageCommit(None) };
         let others = std::mem::take(&mut state.costs);
-        let (committed, expiry) = (state.committed, state.expiry.take());
-        drop(state);
-        let settling = match committed {
-            None => {
-                if let Some(expiry) = expiry {
-                    expiry.abort();
-                }
-                settlement.commit(Costs { tokens, others })
+        let (progress, expiry) = (state.progress, state.expiry.take());
+        let settling = if state.is_partly_committed {
+            // If nothing was known, what was reserved is committed.
+            let (Some(tokens), Some(before)) = (tokens, progress) else { return UsageCommit(None) };
+            let input = tokens.input.saturating_sub(before.input);
+            let output = tokens.output.saturating_sub(before.output);
+            settlement.charge_late(Costs { tokens: Some(TokenUsage { input, output }), others: Vec::new() })
+        } else {
+            if let Some(expiry) = expiry {
+                expiry.abort();
             }
-            // Nothing more is known, or what was reserved is committed.
-            Some(before) => match (tokens, before) {
-                (Some(tokens), Some(before)) => {
-                    let input = tokens.input.saturating_sub(before.input);
-                    let output = tokens.output.saturating_sub(before.output);
-                    settlement.charge_late(Costs { tokens: Some(TokenUsage { input, output }), others: Vec::new() })
-                }
-                _ => return UsageCommit(None),
-            },
+            settlement.commit(Costs { tokens, others })
         };
+        drop(state);
         // Without a runtime there is no store to reach either.
         UsageCommit(Handle::try_current().ok().map(|runtime| runtime.spawn(settling)))
     }
@@ -198,8 +197,13 @@ impl<S: Store + 'static> Settlement for ReservedCosts<S> {
         Box::pin(async move {
             let actual = |rule: &str| costs.actual(&self.limiter, rule);
             // Other failures are reported to the observer: the work is done, and nobody can be told.
-            if let Err(ReservationError::Store(_)) = self.limiter.commit_each(&self.reservation, actual).await {
-                self.limiter.commit_each_soon(&self.reservation, actual);
+            if let Some(reservation) = &self.reservation
+                && let Err(ReservationError::Store(_)) = self.limiter.commit_each(reservation, actual).await
+            {
+                self.limiter.commit_each_soon(reservation, actual);
+            }
+            if let Some(taken) = self.take_receipt() {
+                let _ = self.limiter.settle(taken, actual).await;
             }
         })
     }
@@ -207,15 +211,25 @@ impl<S: Store + 'static> Settlement for ReservedCosts<S> {
     fn charge_late(self: Arc<Self>, costs: Costs) -> SettlementFuture {
         Box::pin(async move {
             let actual = |rule: &str| costs.actual(&self.limiter, rule);
-            let _ = self.limiter.charge_late(&self.reservation, actual).await;
+            if let Some(reservation) = &self.reservation {
+                let _ = self.limiter.charge_late(reservation, actual).await;
+            }
         })
     }
 
     fn release(&self) {
-        self.limiter.release_reservation_soon(&self.reservation);
-        if let Some(taken) = self.taken.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(reservation) = &self.reservation {
+            self.limiter.release_reservation_soon(reservation);
+        }
+        if let Some(taken) = self.take_receipt() {
             self.limiter.refund_soon(taken);
         }
+    }
+}
+
+impl<S> ReservedCosts<S> {
+    fn take_receipt(&self) -> Option<Receipt> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

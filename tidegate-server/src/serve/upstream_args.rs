@@ -12,23 +12,23 @@ use crate::gateway::{Gateway, GatewayOptions, UpstreamTls, UpstreamTlsFiles};
 #[derive(Args)]
 pub(crate) struct UpstreamArgs {
     /// CA that must have signed the certificate of an --upstream with `https://`, PEM; the default is those of the system
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_UPSTREAM_CA", help_heading = "TLS")]
-    upstream_ca: Option<PathBuf>,
+    #[arg(long = "upstream-ca", value_name = "FILE", env = "TIDEGATE_UPSTREAM_CA", help_heading = "TLS")]
+    ca: Option<PathBuf>,
     /// Certificate that the gateway shows to --upstream, PEM
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_UPSTREAM_CERT", help_heading = "TLS")]
-    upstream_cert: Option<PathBuf>,
+    #[arg(long = "upstream-cert", value_name = "FILE", env = "TIDEGATE_UPSTREAM_CERT", help_heading = "TLS")]
+    certificate: Option<PathBuf>,
     /// Private key of that certificate, PEM
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_UPSTREAM_KEY", help_heading = "TLS")]
-    upstream_key: Option<PathBuf>,
+    #[arg(long = "upstream-key", value_name = "FILE", env = "TIDEGATE_UPSTREAM_KEY", help_heading = "TLS")]
+    key: Option<PathBuf>,
 }
 
 impl UpstreamArgs {
     /// Fails if a flag has no use.
     pub(crate) fn check(&self, upstream: Option<&Uri>) -> Result<(), Failure> {
-        if self.upstream_cert.is_some() != self.upstream_key.is_some() {
+        if self.certificate.is_some() != self.key.is_some() {
             return Err(Failure::usage("--upstream-cert and --upstream-key need each other"));
         }
-        let flag = match (&self.upstream_ca, &self.upstream_cert) {
+        let flag = match (&self.ca, &self.certificate) {
             (Some(_), _) => "--upstream-ca",
             (None, Some(_)) => "--upstream-cert",
             (None, None) => return Ok(()),
@@ -42,8 +42,8 @@ impl UpstreamArgs {
     /// The gateway to `upstream`.
     pub(crate) fn gateway(&self, upstream: &Uri, options: GatewayOptions) -> Result<Gateway, Failure> {
         let mut files = UpstreamTlsFiles::new();
-        files.ca.clone_from(&self.upstream_ca);
-        files.client = self.upstream_cert.clone().zip(self.upstream_key.clone());
+        files.ca.clone_from(&self.ca);
+        files.client = self.certificate.clone().zip(self.key.clone());
         if files == UpstreamTlsFiles::new() {
             return Gateway::new(upstream, options).map_err(|error| Failure::usage(format!("--upstream: {error}")));
         }

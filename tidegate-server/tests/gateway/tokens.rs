@@ -398,6 +398,16 @@ async fn requests_that_cannot_be_read_are_refused_or_cost_the_default() {
     assert!(requests.lock().unwrap().iter().all(|request| !request.contains("stream_options")));
 }
 
+/// Nothing is reserved then, and nothing refused before the limit is used up.
+#[tokio::test]
+async fn tokens_are_charged_after_an_estimate_of_zero() {
+    let (upstream, _) = upstream("application/json", r#"{"usage":{"prompt_tokens":30,"completion_tokens":70}}"#).await;
+    let rules = RULES.replace("'request.size / 4 + int(request.body.max_tokens, 500)'", "'0'");
+    let gateway = TestGateway::new(&rules, &upstream).await;
+    gateway.post("/v1/chat/completions", "", "{}").await;
+    assert_eq!(gateway.used(), 100);
+}
+
 /// Sends 50 requests at a time, each of which uses 400 tokens, and returns how many reached the upstream.
 async fn flood(rules: &str) -> (u64, TestGateway) {
     let (reached, gate) = (Arc::new(AtomicU64::new(0)), Arc::new(Semaphore::new(0)));

@@ -16,6 +16,7 @@ mod request_bodies;
 mod responses;
 mod rule_file;
 mod shared_limiter;
+mod usage;
 
 use std::sync::Arc;
 

@@ -12,6 +12,7 @@ const MAX_USAGE_BYTES: usize = 64 * 1024;
 
 /// Reads the outermost object of a response.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(super) struct UsageScanner {
     depth: u32,
     in_string: bool,

@@ -66,14 +66,13 @@ fn value_end(text: &[u8], start: usize) -> usize {
             }
             _ if in_string => {}
             b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth == 0 => return index,
+            b',' | b' ' | b'\t' | b'\n' | b'\r' | b'}' | b']' if depth == 0 => return index,
             b'}' | b']' => {
                 depth -= 1;
                 if depth == 0 {
                     return index + 1;
                 }
             }
-            b',' | b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => return index,
             _ => {}
         }
     }

@@ -13,6 +13,7 @@ pub(super) const MAX_EVENT_BYTES: usize = 1 << 20;
 
 /// A stream of events on its way to the client.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(super) struct EventStream {
     /// The bytes of the incomplete event, if it can still be read.
     partial: Vec<u8>,
@@ -63,18 +64,17 @@ impl EventStream {
         while let Some(length) = self.find_end(&chunk[start..]) {
             let (mut event, end) = (std::mem::take(&mut self.partial), start + length);
             let is_within_chunk = event.is_empty();
-            let kind = match is_within_chunk {
-                true => self.end_event(&chunk[start..end], count),
-                false => {
-                    event.extend_from_slice(&chunk[start..end]);
-                    self.end_event(&event, count)
-                }
+            let kind = if is_within_chunk {
+                self.end_event(&chunk[start..end], count)
+            } else {
+                event.extend_from_slice(&chunk[start..end]);
+                self.end_event(&event, count)
             };
             self.is_last_kept = kind == EventKind::Plain;
-            match self.is_last_kept {
-                true if is_within_chunk => kept.push(start, end),
-                true => kept.first = event,
-                false => {}
+            if self.is_last_kept && is_within_chunk {
+                kept.push(start, end);
+            } else if self.is_last_kept {
+                kept.first = event;
             }
             start = end;
         }
@@ -89,9 +89,10 @@ impl EventStream {
             count.add_unread(self.partial.len() as u64);
             self.is_oversized = true;
             let partial = std::mem::take(&mut self.partial);
-            match is_continued {
-                true => kept.first = partial,
-                false => kept.push(start, chunk.len()),
+            if is_continued {
+                kept.first = partial;
+            } else {
+                kept.push(start, chunk.len());
             }
         }
         if self.withholds_usage { kept.into_bytes(&chunk) } else { chunk }
@@ -143,13 +144,11 @@ impl KeptParts {
 
     fn into_bytes(self, chunk: &Bytes) -> Bytes {
         let Self { first: mut bytes, ranges } = self;
-        match (bytes.is_empty(), &ranges[..]) {
-            (true, [(start, end)]) => chunk.slice(*start..*end),
-            _ => {
-                ranges.iter().for_each(|(start, end)| bytes.extend_from_slice(&chunk[*start..*end]));
-                bytes.into()
-            }
+        if let (true, [(start, end)]) = (bytes.is_empty(), &ranges[..]) {
+            return chunk.slice(*start..*end);
         }
+        ranges.iter().for_each(|(start, end)| bytes.extend_from_slice(&chunk[*start..*end]));
+        bytes.into()
     }
 }
 

@@ -138,7 +138,7 @@ impl TokenCount {
                 let text = |name: &str| delta.and_then(|delta| delta.get(name)).map_or(0, text_bytes);
                 self.add_delta(["text", "partial_json", "thinking"].into_iter().map(text).sum());
             }
-            kind if kind.ends_with(".delta") => self.add_delta(delta.map_or(0, text_bytes)),
+            kind if kind.rsplit('.').next() == Some("delta") => self.add_delta(delta.map_or(0, text_bytes)),
             _ => {}
         }
     }

@@ -1,0 +1,99 @@
+//! Costs that are the tokens of a language model: reserved, and committed by the service.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::get;
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule, UsageKind};
+use tidegate_tower::{LimitLayer, TokenUsage, UsageReport};
+use tower::ServiceExt;
+
+use crate::{START, burst, limiter, limiter_on, request_with_key, send, wait_until};
+
+fn rules() -> [Rule; 3] {
+    let tokens = |id: &'static str, kind| Rule::new(id, burst(1000)).with_cost(100).with_usage(kind);
+    [tokens("total", UsageKind::Total), tokens("output", UsageKind::Output), Rule::new("requests", burst(1000))]
+}
+
+/// What is left under each rule.
+fn remaining(limiter: &Limiter<Arc<MemoryStore>>) -> Vec<u64> {
+    let plan = limiter.plan(&tidegate::Request::new("")).with_peek();
+    limiter.check_plan_now(&plan).checks().iter().map(|check| check.outcome().remaining).collect()
+}
+
+/// A service that hands its report to `serve`.
+fn app<F: Future<Output = ()> + Send>(
+    layer: LimitLayer<Arc<MemoryStore>>,
+    serve: impl Fn(UsageReport) -> F + Clone + Send + Sync + 'static,
+) -> Router {
+    let page = get(async move |mut request: Request| {
+        serve(request.extensions_mut().remove().unwrap()).await;
+        "answer"
+    });
+    Router::new().route("/", page).layer(layer)
+}
+
+#[tokio::test]
+async fn a_service_commits_the_tokens_that_were_used() {
+    let layer = LimitLayer::new(limiter(rules()));
+    let limiter = layer.handle().limiter();
+    let at_work = Arc::clone(&limiter);
+    let app = app(layer, move |report| {
+        let at_work = Arc::clone(&at_work);
+        async move {
+            assert_eq!(remaining(&at_work), [900, 900, 999], "reserved while it works");
+            report.commit(Some(TokenUsage { input: 30, output: 7 })).await;
+            report.commit(Some(TokenUsage { input: 500, output: 500 })).await;
+        }
+    });
+    send(&app, request_with_key("k1")).await;
+    assert_eq!(remaining(&limiter), [963, 993, 999], "the second commit does nothing");
+}
+
+#[tokio::test]
+async fn a_service_that_does_not_report_pays_what_was_reserved() {
+    for commits_nothing in [true, false] {
+        let layer = LimitLayer::new(limiter(rules()));
+        let limiter = layer.handle().limiter();
+        let app = app(layer, move |report| async move {
+            if commits_nothing {
+                report.commit(None).await;
+            }
+        });
+        send(&app, request_with_key("k1")).await;
+        wait_until(|| remaining(&limiter) == [900, 900, 999]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_such_a_rule_has_no_report() {
+    let page = get(async |request: Request| format!("{:?}", request.extensions().get::<UsageReport>().is_some()));
+    for (rules, has_report) in [(vec![Rule::new("requests", burst(9))], "false"), (rules().to_vec(), "true")] {
+        let app = Router::new().route("/", page.clone()).layer(LimitLayer::new(limiter(rules)));
+        assert_eq!(send(&app, request_with_key("k1")).await.body, has_report);
+    }
+}
+
+/// A place in a queue is not held by a reservation; a request that leaves it gets everything back.
+#[tokio::test]
+async fn a_request_that_is_cancelled_while_it_is_delayed_costs_nothing() {
+    let clock = ManualClock::starting_at(START);
+    let queue = Limit::leaky_bucket(Rate::per_second(1).unwrap(), 10).unwrap();
+    let tokens = Rule::new("tokens", burst(1000)).with_cost(100).with_usage(UsageKind::Total);
+    let layer = LimitLayer::new(limiter_on(&clock, [tokens, Rule::new("queue", queue)])).with_timer(clock.clone());
+    let limiter = layer.handle().limiter();
+    let app = app(layer, async |report| report.commit(Some(TokenUsage { input: 1, output: 0 })).await);
+    send(&app, request_with_key("k1")).await;
+    assert_eq!(remaining(&limiter)[0], 999);
+    let delayed = tokio::spawn(app.clone().oneshot(request_with_key("k1")));
+    wait_until(|| remaining(&limiter)[0] == 899).await;
+    delayed.abort();
+    wait_until(|| remaining(&limiter)[0] == 999).await;
+    let delayed = tokio::spawn(app.oneshot(request_with_key("k1")));
+    wait_until(|| remaining(&limiter)[0] == 899).await;
+    clock.advance(Duration::from_secs(1));
+    delayed.await.unwrap().unwrap();
+    assert_eq!(remaining(&limiter)[0], 998);
+}
