@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use common::{Cell, Options, Random, Table, best_of, cpu, report};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
+use tidegate::{Limit, Limiter, MemoryStore, Period, Periods, Rate, Request, Rule, RuleSet, Window};
 
 const RATE: u32 = 1000;
 /// A capacity that is never used up.
@@ -66,7 +66,7 @@ fn main() {
     let title = "Memory store: CPU time for a decision, and decisions a second of all threads, next to governor 0.10.4";
     let mut table = Table::new(title, ["keys", "threads"].into_iter().chain(numbers));
     for workload in workloads(&options) {
-        let (tidegate, governor) = (tidegate(&workload), keyed_governor(&workload));
+        let (tidegate, governor) = (tidegate(&workload, bucket(&workload)), keyed_governor(&workload));
         for threads in [1, 2] {
             let ours = Box::new(|| run(&workload, threads, |user| tidegate_allows(&tidegate, user)));
             let theirs = Box::new(|| run(&workload, threads, |user| governor_allows(&governor, user)));
@@ -80,7 +80,32 @@ fn main() {
             table.row([Cell::from(workload.name.as_str())].into_iter().chain(numbers));
         }
     }
-    report(&options, &[table]);
+    report(&options, &[table, kinds(&options)]);
+}
+
+/// What calendar periods cost: they are computed once for each period, and read by every check.
+fn kinds(options: &Options) -> Table {
+    let title = "Memory store: CPU time for a decision on one key by one thread, by kind of limit";
+    let mut table = Table::new(title, ["limit", "ns"]);
+    let workload = workloads(options).next().unwrap();
+    let amount = u64::from(AMPLE_CAPACITY);
+    let months = |zone: &str| Periods::new(Period::Month, zone, None).unwrap();
+    let limits = [
+        ("token bucket", bucket(&workload)),
+        ("fixed window, a month", Limit::fixed_window(amount, Window::MONTH).unwrap()),
+        ("quota, a month in UTC", Limit::quota(amount, months("UTC")).unwrap()),
+        ("quota, a month in Berlin", Limit::quota(amount, months("Europe/Berlin")).unwrap()),
+    ];
+    let limiters = limits.map(|(name, limit)| (name, tidegate(&workload, limit)));
+    let mut contenders: Vec<Box<dyn FnMut() -> Round + '_>> = Vec::new();
+    for (_, limiter) in &limiters {
+        contenders.push(Box::new(|| run(&workload, 1, |user| tidegate_allows(limiter, user))));
+    }
+    let best = best_of(options.rounds(), &mut contenders, Round::beats);
+    for ((name, _), round) in limiters.iter().zip(&best) {
+        table.row([Cell::from(*name), Cell::Number(round.cpu, 1)]);
+    }
+    table
 }
 
 fn workloads(options: &Options) -> impl Iterator<Item = Workload> {
@@ -101,8 +126,11 @@ fn workloads(options: &Options) -> impl Iterator<Item = Workload> {
     })
 }
 
-fn tidegate(workload: &Workload) -> Limiter<MemoryStore> {
-    let limit = Limit::token_bucket(workload.capacity.into(), Rate::per_second(RATE.into()).unwrap()).unwrap();
+fn bucket(workload: &Workload) -> Limit {
+    Limit::token_bucket(workload.capacity.into(), Rate::per_second(RATE.into()).unwrap()).unwrap()
+}
+
+fn tidegate(workload: &Workload, limit: Limit) -> Limiter<MemoryStore> {
     let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
     let limiter = Limiter::new(rules, MemoryStore::new().with_max_keys(2_000_000));
     for user in &workload.users {

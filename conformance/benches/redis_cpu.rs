@@ -11,7 +11,7 @@ use common::{BenchServer, Cell, Contender, Options, Table, best_of, report};
 use conformance::server::{KINDS, Kind, Server};
 use redis::{Cmd, cmd};
 use tidegate::spi::Gate;
-use tidegate::{Limit, Penalty, Rate};
+use tidegate::{Limit, Penalty, Period, Periods, Rate};
 
 /// The minimum for a state with a time and an expiry.
 const BARE_STATE: &str = "#!lua
@@ -90,12 +90,15 @@ fn ours(server: &BenchServer) -> Vec<Named<'_>> {
     let by_slices = |slices: u64| Limit::sliding_window(1000, minute, slices).unwrap();
     let sliding_window = by_slices(6);
     let concurrency = Limit::concurrency(1000, minute).unwrap();
+    let months = Periods::new(Period::Month, "Europe/Berlin", None).unwrap();
+    let quota = Limit::quota_with_grace(1_000_000, 50_000, months).unwrap();
     let penalty = Limit::Penalty(Penalty::new(3, minute, 2, minute * 60).unwrap());
     vec![
         all_users("token bucket, 10/s", &[Limit::token_bucket(1000, Rate::per_second(10).unwrap()).unwrap()]),
         all_users("token bucket, 7/s, with remainders", &[token_bucket]),
         all_users("leaky bucket, 7/s, with remainders", &[leaky_bucket]),
         all_users("fixed window", &[fixed_window]),
+        all_users("quota by month in Berlin, with grace", &[quota]),
         all_users("sliding window, 1 min by 30 s", &[by_slices(2)]),
         all_users("sliding window, 1 min by 10 s", &[sliding_window]),
         all_users("sliding window, 1 min by 5 s", &[by_slices(12)]),

@@ -13,7 +13,9 @@ use conformance::suite::{
     count_allowed, key_name, limits_with_window, long_timeout_options, one_limit_of_each_kind, retry_while_transient,
 };
 use tidegate::spi::{Plan, PlanMode, Store};
-use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind, Window};
+use tidegate::{
+    Limit, Limiter, OnFailure, Period, Periods, Request, Rule, RuleSet, StoreError, StoreErrorKind, Window,
+};
 use tidegate_redis::RedisStore;
 
 /// A key of another type exists under the name of a limit's key.
@@ -59,6 +61,12 @@ async fn a_number_that_is_not_a_valid_state_is_an_error_and_is_not_overwritten()
         Limit::FixedWindow(limit) if limit.months().is_some() => vec![b"50000000286".to_vec(), b"59999999999".to_vec()],
         Limit::FixedWindow(_) => vec![b"59999999999".to_vec(), b"99999999999999999990000000001".to_vec()],
         Limit::SlidingLog(_) => vec![b"\0\x09\0\x06\x5c\0\0\0\0\0\x01".to_vec(), b"\0\x09".to_vec()],
+        // The first two are too short; the others have numbers that are no amounts.
+        Limit::Quota(_) => {
+            ["12345678", "5,", "712345678,", "712345678,x", "712345678,1,2", "99999999999999999999999999"]
+                .map(|text| text.as_bytes().to_vec())
+                .to_vec()
+        }
         Limit::Concurrency(_) => vec![b"\0\x01\0".to_vec(), b"\0\x09".to_vec()],
         _ => vec![b"99999999999999999999,5".to_vec(), b"29832480,99999999999999999999".to_vec()],
     })
@@ -221,7 +229,8 @@ async fn assert_unreadable(values: impl Fn(&Limit) -> Vec<Vec<u8>>) {
         let server = Server::start(kind);
         let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         let calendar = [Window::MONTH, Window::YEAR].map(|window| Limit::fixed_window(10, window).unwrap());
-        for limit in limits_with_window(10, Duration::from_secs(60)).into_iter().chain(calendar) {
+        let quota = Limit::quota(10, Periods::utc(Period::Month)).unwrap();
+        for limit in limits_with_window(10, Duration::from_secs(60)).into_iter().chain(calendar).chain([quota]) {
             let limiter = limiter(limit, &store);
             let request = Request::new("");
             let name = key_name(limiter.plan(&request).checks()[0].key());

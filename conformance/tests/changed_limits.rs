@@ -8,7 +8,9 @@ use std::time::Duration;
 use conformance::server::{KINDS, Server};
 use conformance::suite::long_timeout_options;
 use tidegate::spi::Store;
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp, Window};
+use tidegate::{
+    Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleSet, Timestamp, Window,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -33,6 +35,7 @@ fn changes() -> Vec<(&'static str, Limit, u64, Limit, u64)> {
     let queue = |queue| Limit::leaky_bucket(Rate::per_hour(1).unwrap(), queue).unwrap();
     let fixed = |limit| Limit::fixed_window(limit, HOUR).unwrap();
     let month = |limit| Limit::fixed_window(limit, Window::MONTH).unwrap();
+    let quota = |amount, period, zone| Limit::quota(amount, Periods::new(period, zone, None).unwrap()).unwrap();
     let log = |limit| Limit::sliding_log(limit, HOUR).unwrap();
     let sliding = |limit| Limit::sliding_window(limit, HOUR, 6).unwrap();
     vec![
@@ -51,6 +54,11 @@ fn changes() -> Vec<(&'static str, Limit, u64, Limit, u64)> {
         ("a month does not share with thirty days", Limit::fixed_window(10, HOUR * 720).unwrap(), 10, month(10), 10),
         ("a month does not share with a year", month(10), 10, Limit::fixed_window(10, Window::YEAR).unwrap(), 10),
         ("a larger limit of a month helps at once", month(10), 10, month(12), 2),
+        ("a larger quota helps at once", quota(10, Period::Month, "UTC"), 10, quota(12, Period::Month, "UTC"), 2),
+        ("a smaller quota is never below zero", quota(10, Period::Day, "UTC"), 10, quota(3, Period::Day, "UTC"), 0),
+        ("another zone keeps the month", quota(10, Period::Month, "UTC"), 4, quota(10, Period::Month, "Asia/Tokyo"), 6),
+        ("other periods start afresh", quota(10, Period::Month, "UTC"), 10, quota(10, Period::Year, "UTC"), 10),
+        ("a quota does not share with a month", month(10), 10, quota(10, Period::Month, "UTC"), 10),
         ("other slices start afresh", sliding(10), 10, Limit::sliding_window(10, HOUR, 3).unwrap(), 10),
         ("another kind starts afresh", fixed(10), 10, log(10), 10),
     ]

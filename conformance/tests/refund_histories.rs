@@ -16,7 +16,9 @@ use conformance::suite::{START, long_timeout_options};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate::spi::Store;
-use tidegate::{Clock, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet};
+use tidegate::{
+    Clock, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Receipt, Request, Rule, RuleSet,
+};
 use tokio::runtime::{Builder, Runtime};
 
 /// Steps for each kind of limit in `make test`.
@@ -95,6 +97,7 @@ fn limits() -> Vec<(&'static str, BoxedStrategy<Limit>)> {
             "sliding_window",
             (1..20u64, window(), slices).prop_map(|(l, w, s)| Limit::sliding_window(l, w, s).unwrap()).boxed(),
         ),
+        ("quota", (1..20u64).prop_map(|a| Limit::quota(a, Periods::utc(Period::Hour)).unwrap()).boxed()),
         ("concurrency", (1..20u64, window()).prop_map(|(m, lease)| Limit::concurrency(m, lease).unwrap()).boxed()),
     ]
 }

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+#[path = "traps_windows/quotas.rs"]
+mod quotas;
+
 use std::time::Duration;
 
 use conformance::suite::{

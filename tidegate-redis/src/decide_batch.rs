@@ -1,7 +1,7 @@
 //! `RedisStore::decide_batch`: decides plans by one script call, for tests and benchmarks of combined decisions.
 
-use tidegate::StoreError;
 use tidegate::spi::{Plan, Verdict};
+use tidegate::{StoreError, Timestamp};
 
 use crate::batch::{Batch, BatchMode};
 use crate::packed_plan::PackedPlan;
@@ -28,6 +28,12 @@ impl RedisStore {
             Ok(verdict)
         });
         (batch.decided_order(), verdicts.collect())
+    }
+
+    /// Sets the clock by which the periods of quotas are packed. For tests of instances with a wrong clock.
+    #[doc(hidden)]
+    pub fn set_period_clock(&self, now: Timestamp) {
+        self.period_clock.set(now);
     }
 
     async fn send_plans(&self, plans: &[Plan<'_>], time: &PackTime<'_>) -> (Batch, Vec<Result<PlanReply, StoreError>>) {

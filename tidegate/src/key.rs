@@ -222,7 +222,7 @@ const _: () = assert!(size_of::<State>() <= 24);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Rate, Window};
+    use crate::{Periods, Rate, Window};
     use std::time::Duration;
 
     fn name(key: &Key<'_>) -> Vec<u8> {
@@ -284,5 +284,9 @@ mod tests {
         assert_eq!(text(Limit::fixed_window(1, Duration::from_secs(30 * 86_400)).unwrap(), ""), "r:f30d");
         assert_eq!(text(Limit::fixed_window(1, Window::MONTH).unwrap(), ""), "r:f1mo");
         assert_eq!(text(Limit::fixed_window(1, Window::YEAR).unwrap(), ""), "r:f1y");
+        let quota = |period, zone| Limit::quota(1, Periods::new(period, zone, None).unwrap()).unwrap();
+        let shapes = Period::ALL.map(|period| text(quota(period, "Asia/Tokyo"), ""));
+        assert_eq!(shapes, ["r:u1h", "r:u1d", "r:u7d", "r:u1mo", "r:u1y"]);
+        assert_eq!(shapes, Period::ALL.map(|period| text(quota(period, "UTC"), "")));
     }
 }

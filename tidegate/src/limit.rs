@@ -338,6 +338,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_share_of_a_quota_is_a_part_of_its_amount_and_grace() {
+        let periods = Periods::utc(crate::Period::Month);
+        let limit = Limit::quota_with_grace(100, 7, periods).unwrap();
+        assert_eq!(limit.share(3), Limit::quota_with_grace(33, 2, periods).unwrap());
+        assert_eq!(limit.share(1000), Limit::quota(1, periods).unwrap());
+        assert_eq!((limit.amount(), limit.window()), (100, Window::MONTH));
+    }
+
+    #[test]
     fn a_concurrency_limit_tells_its_parameters() {
         let limit = Limit::concurrency(3, Duration::from_secs(30)).unwrap();
         assert_eq!((limit.amount(), limit.max_window()), (3, Duration::from_secs(30)));

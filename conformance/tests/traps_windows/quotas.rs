@@ -1,0 +1,119 @@
+//! Quotas by calendar on every store: trap 22, and what an instance with a wrong clock decides.
+
+use std::time::Duration;
+
+use conformance::server::{KINDS, Kind, Server};
+use conformance::suite::{count_allowed, left, long_timeout_options, on_every_store};
+use tidegate::spi::{Check, Gate, Plan, Subject};
+use tidegate::{Clock, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock, Timestamp};
+
+fn quota(amount: u64, period: Period) -> Limit {
+    Limit::quota(amount, Periods::new(period, "Europe/Berlin", None).unwrap()).unwrap()
+}
+
+/// Trap 22: limiters with months of 30 days, midnights in UTC, or days of 24 hours. The last day of March in Berlin ends at 22:00 UTC.
+#[tokio::test]
+async fn a_month_ends_at_midnight_of_its_time_zone() {
+    on_every_store(async |fixture| {
+        let end = Timestamp::from_micros(1_806_530_400_000_000); // 2027-04-01 00:00 in Berlin
+        let limiter = fixture.limiter(quota(10, Period::Month));
+        fixture.clock.set(Timestamp::from_micros(end.as_micros() - 1));
+        assert_eq!(count_allowed(&limiter, 1, 20).await, 10);
+        let denied = limiter.check(&Request::new("")).await.unwrap();
+        assert_eq!(denied.retry_after(), Some(Duration::from_micros(1)));
+        fixture.clock.set(end);
+        assert_eq!(count_allowed(&limiter, 1, 20).await, 10);
+    })
+    .await;
+}
+
+/// A8: actions that name the same budget share one quota, each at its own price.
+#[tokio::test]
+async fn actions_with_the_same_budget_share_one_quota() {
+    on_every_store(async |fixture| {
+        let rule = |action: &str, cost| {
+            let rule = Rule::new(action, quota(100, Period::Day)).with_action(action).with_per(["tenant"]);
+            rule.with_budget("compute").with_cost(cost)
+        };
+        let limiter = fixture.limiter_of([rule("query", 1), rule("export", 30)]);
+        let request = |action: &'static str| Request::new(action).with_attribute("tenant", "acme");
+        for (action, remaining) in [("export", 70), ("query", 69), ("export", 39), ("export", 9), ("query", 8)] {
+            assert_eq!(limiter.check(&request(action)).await.unwrap().remaining(), Some(remaining), "{action}");
+        }
+        let denied = limiter.check(&request("export")).await.unwrap();
+        assert!(!denied.is_allowed() && denied.retry_after().is_some());
+        assert!(limiter.check(&request("query")).await.unwrap().is_allowed());
+    })
+    .await;
+}
+
+/// The periods that such an instance sends do not contain the time of the server: it sends them again, by that time.
+#[tokio::test]
+async fn an_instance_with_a_wrong_clock_decides_by_the_periods_of_the_server() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        wrong_clocks(&server, &format!("{kind:?}")).await;
+    }
+    // A plan across slots is decided part by part.
+    wrong_clocks(&Server::start_alone_in_cluster(Kind::Redis), "in a cluster").await;
+}
+
+async fn wrong_clocks(server: &Server, place: &str) {
+    let store = server.store_with(long_timeout_options()).await;
+    let wrong = || {
+        store.set_period_clock(Timestamp::from_micros(1_000_000_000_000_000)); // in 2001
+        store.clone()
+    };
+    let limiter = Limiter::new(RuleSet::new([Rule::new("month", quota(10, Period::Month))]).unwrap(), store.clone());
+    wrong();
+    let decision = limiter.check(&Request::new("").with_cost(6)).await.unwrap();
+    let now = SystemClock::new().now();
+    let end = Periods::new(Period::Month, "Europe/Berlin", None).unwrap().end_after(now);
+    // Computed from the time of the server, which is the time of this machine; a month may end between two lines.
+    let reset = decision.decided_at().plus(decision.reset_after().unwrap());
+    assert!(reset >= end || end.since(reset) < Duration::from_secs(32 * 86_400), "{place}: {reset:?}, not {end:?}");
+    assert_eq!(decision.remaining(), Some(4), "{place}");
+    wrong();
+    assert_eq!(left(&limiter).await, 4, "{place}: a peek");
+    wrong();
+    limiter.refund(decision.into_receipt()).await.unwrap();
+    assert_eq!(left(&limiter).await, 10, "{place}: a refund");
+    wrong();
+    limiter.charge(&Request::new("").with_cost(3)).await.unwrap();
+    assert_eq!(left(&limiter).await, 7, "{place}: a charge");
+    wrong();
+    assert_eq!(limiter.take_up_to(&Request::new(""), 5).await.unwrap().granted(), 5, "{place}: several units");
+
+    let gates = [Gate::for_rule("a", quota(4, Period::Day)), Gate::for_rule("b", quota(3, Period::Week))];
+    let plan = |subjects: [u128; 2]| {
+        let checks = gates.iter().zip(subjects).map(|(gate, subject)| Check::new(gate, Subject::from_hash(subject), 1));
+        Plan::new(checks).unwrap()
+    };
+    // In a cluster, the subjects of the first are in two slots.
+    use tidegate::spi::Store;
+    let across = plan([1 << 96, 2 << 96]);
+    for granted in [1, 1, 1, 0] {
+        let verdict = wrong().decide(&across).await.unwrap();
+        assert_eq!(verdict.granted(), granted, "{place}: a plan of two");
+    }
+    let plans = [plan([7, 7]), plan([7, 7]), plan([7, 7]), plan([7, 7])];
+    let (_, verdicts) = wrong().decide_batch(&plans).await;
+    let granted: u64 = verdicts.into_iter().map(|verdict| verdict.unwrap().granted()).sum();
+    assert_eq!(granted, 3, "{place}: a batch");
+}
+
+/// A client that is denied cannot push its quota into debt, nor that of those who share its overflow bucket.
+#[tokio::test]
+async fn a_denied_request_makes_no_debt() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(quota(10, Period::Day));
+        assert_eq!(count_allowed(&limiter, 4, 100).await, 2);
+        assert!(limiter.check(&Request::new("").with_cost(0)).await.unwrap().is_allowed());
+        limiter.charge(&Request::new("").with_cost(5)).await.unwrap();
+        assert!(!limiter.check(&Request::new("").with_cost(0)).await.unwrap().is_allowed(), "a charge does");
+        assert_eq!(left(&limiter).await, 0);
+        fixture.clock.advance(Duration::from_secs(86_400));
+        assert_eq!(left(&limiter).await, 7);
+    })
+    .await;
+}

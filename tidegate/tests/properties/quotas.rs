@@ -1,0 +1,154 @@
+//! What a quota guarantees over random histories that cross the ends of periods in several time zones.
+
+use proptest::prelude::*;
+use tidegate::{Limit, Period, Periods, Receipt, Request, Timestamp};
+
+use super::{Subject, poll_once};
+
+/// 2026-10-24 20:00 UTC: within a few days the clocks change in Berlin, and a month ends.
+const START_MICROS: u64 = 1_792_872_000_000_000;
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Pass(u64),
+    Take(u64),
+    Charge(u64),
+    /// Of which take, in percent of its cost.
+    Settle(usize, u64),
+}
+
+pub(super) fn periods() -> impl Strategy<Value = Periods> {
+    let period = prop::sample::select(vec![Period::Hour, Period::Day, Period::Week, Period::Month]);
+    let zone = prop::sample::select(vec!["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe"]);
+    (period, zone).prop_map(|(period, zone)| Periods::new(period, zone, None).unwrap())
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let hours = prop_oneof![3 => 0..4u64, 2 => 0..40u64, 1 => 0..800u64];
+    let event = prop_oneof![
+        3 => hours.prop_map(Event::Pass),
+        6 => (1..12u64).prop_map(Event::Take),
+        1 => (1..60u64).prop_map(Event::Charge),
+        2 => (any::<usize>(), 0..300u64).prop_map(|(which, percent)| Event::Settle(which, percent)),
+    ];
+    prop::collection::vec(event, 1..80)
+}
+
+/// A take that was admitted.
+struct Taken {
+    period: u64,
+    cost: u64,
+    receipt: Option<Receipt>,
+}
+
+/// Runs events, and returns the units taken in each period, and those that were charged and given back altogether. With `correct`, takes
+/// are charged and settled, too.
+fn run(limit: Limit, periods: Periods, events: &[Event], correct: bool) -> (Subject, Vec<Taken>, i64) {
+    let subject = Subject::new(limit);
+    let (mut now, mut taken, mut corrected) = (START_MICROS, Vec::<Taken>::new(), 0);
+    let mut last = periods.bounds_at(Timestamp::from_micros(now)).index;
+    subject.set(now);
+    for event in events {
+        match *event {
+            Event::Pass(hours) => {
+                now += hours * 3_600_000_000;
+                subject.set(now);
+                last = periods.bounds_at(Timestamp::from_micros(now)).index;
+            }
+            Event::Take(cost) => {
+                let decision = subject.limiter.check_now(&Request::new("").with_cost(cost));
+                if decision.is_allowed() {
+                    taken.push(Taken { period: last, cost, receipt: Some(decision.into_receipt()) });
+                }
+            }
+            Event::Charge(cost) if correct => {
+                subject.charge(cost);
+                corrected += cost.cast_signed();
+            }
+            Event::Settle(which, percent) if correct && !taken.is_empty() => {
+                let which = which % taken.len();
+                let Taken { period, cost, receipt } = &mut taken[which];
+                let actual = *cost * percent / 100;
+                // What is given back too late is not given back.
+                let is_late = *period + 1 < last && actual < *cost;
+                if let Some(receipt) = receipt.take() {
+                    poll_once(subject.limiter.settle(receipt, |_| Some(actual)));
+                    corrected += if is_late { 0 } else { actual.cast_signed() - cost.cast_signed() };
+                }
+            }
+            _ => {}
+        }
+    }
+    (subject, taken, corrected)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    /// taken(s(k), s(k+1)) ≤ A + G
+    #[test]
+    fn no_period_of_a_quota_admits_more_than_amount_and_grace(
+        amount in 1..20u64,
+        grace in 0..5u64,
+        periods in periods(),
+        events in events(),
+        correct in any::<bool>(),
+    ) {
+        let limit = Limit::quota_with_grace(amount, grace, periods).unwrap();
+        // With corrections, what was given back in a period may be taken again.
+        let events: Vec<Event> =
+            events.into_iter().filter(|event| !matches!(event, Event::Settle(_, percent) if *percent < 100)).collect();
+        let (_, taken, _) = run(limit, periods, &events, correct);
+        for one in &taken {
+            let in_period: u64 = taken.iter().filter(|other| other.period == one.period).map(|other| other.cost).sum();
+            prop_assert!(in_period <= amount + grace, "{in_period} in period {}", one.period);
+        }
+    }
+
+    /// Over n periods, what is taken, charged and not given back is at most n · (A + G) and the debt that is left.
+    #[test]
+    fn what_a_quota_counts_over_all_periods_is_paid_by_them(
+        amount in 1..20u64,
+        periods in periods(),
+        events in events(),
+    ) {
+        let limit = Limit::quota(amount, periods).unwrap();
+        let (subject, taken, corrected) = run(limit, periods, &events, true);
+        let first = periods.bounds_at(Timestamp::from_micros(START_MICROS)).index;
+        let now = START_MICROS
+            + events.iter().map(|event| if let Event::Pass(hours) = event { *hours } else { 0 }).sum::<u64>() * 3_600_000_000;
+        let last = periods.bounds_at(Timestamp::from_micros(now)).index;
+        let counted = taken.iter().map(|one| one.cost.cast_signed()).sum::<i64>() + corrected;
+        // What is left to pay is what keeps a cost of the whole amount from passing.
+        let mut unpaid = 0;
+        let mut index = last;
+        while !subject.peek(amount).admitted {
+            index += 1;
+            subject.set(periods.start_of(index));
+            unpaid += amount.cast_signed();
+        }
+        let paid = (last - first).cast_signed() * amount.cast_signed();
+        prop_assert!(counted <= paid + unpaid, "{counted} of {paid} and {unpaid}");
+    }
+
+    /// While a quota is in debt not even a cost of 0 passes, until `retry_after`, and not a microsecond earlier.
+    #[test]
+    fn a_quota_in_debt_admits_nothing_until_exactly_its_retry(
+        amount in 1..20u64,
+        debt in 1..200u64,
+        periods in periods(),
+    ) {
+        let subject = Subject::new(Limit::quota(amount, periods).unwrap());
+        subject.set(START_MICROS);
+        subject.charge(amount + debt);
+        for cost in [0, 1, amount] {
+            subject.set(START_MICROS);
+            let retry = subject.peek(cost).retry_after.unwrap().as_micros() as u64;
+            subject.set(START_MICROS + retry - 1);
+            prop_assert!(!subject.peek(cost).admitted);
+            subject.set(START_MICROS + retry);
+            prop_assert!(subject.peek(cost).admitted);
+        }
+    }
+}
