@@ -79,7 +79,9 @@ local function holds(limit, is_bucket, state, now, op, units, owner, amount, ter
     if admitted == nil then return nil, value end
     local last_end = first < past and math.min(newest, clock) + lasts or 0
     view = (view or inner or '') .. string.format('h%d,%d', others, last_end)
-    if admitted and held > 0 and not own then
+    local cost, part = ...
+    local is_free = cost == 0 and (part == 0 or not is_bucket)
+    if admitted and held > 0 and not own and not is_free then
       admitted = limit(beside_holds(...), now, TAKE, units, ...)
       if not admitted then value = nil end
     end

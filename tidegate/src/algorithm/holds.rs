@@ -261,6 +261,11 @@ impl StateWithHolds {
     }
 }
 
+/// The state of the limit, without holds.
+pub(super) fn limit_state(state: Option<&State>) -> Option<&State> {
+    split(state).0
+}
+
 /// The state of the limit, and the holds.
 fn split(state: Option<&State>) -> (Option<&State>, Option<&Holds>) {
     match state {

@@ -150,7 +150,9 @@ pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) ->
 pub fn without_debt(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Op {
     match (limit, op) {
         (Limit::Quota(_), Op::Charge { cost, .. }) => {
-            Op::Charge { cost: room(state, limit, now, Take::new(1, cost)), position: TakePosition::default() }
+            // Like any charge, it does not depend on what others hold.
+            let cost = room(holds::limit_state(state), limit, now, Take::new(1, cost));
+            Op::Charge { cost, position: TakePosition::default() }
         }
         _ => op,
     }
