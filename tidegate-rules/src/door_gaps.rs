@@ -266,9 +266,8 @@ impl<'r> RuleAtDoor<'r> {
     /// An actual cost that the door does not learn.
     fn usage_gap(&self) -> Option<DoorGap> {
         let gap = |_| self.gap("usage", GapEffect::UnknownUsage, None, &self.rule.cost_span);
-        // Callers of the check API commit what they have reserved.
-        let learns = matches!(self.door, FrontDoor::Gateway | FrontDoor::Check);
-        self.rule.matcher.usage.filter(|_| !learns).map(gap)
+        // Callers of the check API, and services behind the tower layer, report it themselves.
+        self.rule.matcher.usage.filter(|_| !self.door.learns_of_ends()).map(gap)
     }
 
     /// A claim that the rule counts by, or that chooses its limit, if no proxy in front can have verified it.

@@ -77,6 +77,10 @@ impl Shell {
         let shell = Self::new();
         for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples")).unwrap() {
             let entry = entry.unwrap();
+            // Examples that run are directories.
+            if entry.path().is_dir() {
+                continue;
+            }
             shell.write(&format!("examples/{}", entry.file_name().display()), std::fs::read(entry.path()).unwrap());
         }
         shell

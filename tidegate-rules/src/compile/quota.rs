@@ -10,6 +10,11 @@ use crate::schema_types::{PeriodSpec, QuotaSpec, TextScalar};
 /// The time zone of a quota without one.
 const DEFAULT_ZONE: &str = "UTC";
 
+// The fields that errors of limits name.
+const ZONE: &str = "quota.timezone";
+const ANCHOR: &str = "quota.anchor";
+const GRACE: &str = "quota.grace";
+
 impl Compiler<'_> {
     /// A quota; `None` after an error. All of its errors are reported.
     pub(super) fn quota(&mut self, spec: &QuotaSpec) -> Option<Limit> {
@@ -28,57 +33,46 @@ impl Compiler<'_> {
             PeriodSpec::Year => Period::Year,
         };
         let zone = spec.timezone.as_ref().map_or(DEFAULT_ZONE, |at| at.value.as_str());
-        let anchor = spec.anchor.as_ref().map(|at| at.value.to_ascii_lowercase().parse::<Anchor>());
-        let anchor = match anchor.transpose() {
-            Ok(anchor) => anchor,
-            Err(error) => {
+        let anchor = spec.anchor.as_ref().map(|at| at.value.to_ascii_lowercase().parse::<Anchor>()).transpose();
+        let periods = anchor.and_then(|anchor| Periods::new(period, zone, anchor));
+        periods
+            .map_err(|error| {
                 self.quota_error(spec, &error);
-                // The zone is checked too: all errors are reported at once.
-                let zone = Periods::new(period, zone, None);
-                zone.map_err(|error| self.quota_error(spec, &error)).ok()?;
-                return None;
-            }
-        };
-        let periods = Periods::new(period, zone, anchor).map_err(|error| {
-            self.quota_error(spec, &error);
-            if error.field() == "quota.anchor" {
-                _ = Periods::new(period, zone, None).map_err(|error| self.quota_error(spec, &error));
-            }
-        });
-        periods.ok()
+                // A wrong anchor must not hide a wrong zone.
+                if error.field() == ANCHOR
+                    && let Err(error) = Periods::new(period, zone, None)
+                {
+                    self.quota_error(spec, &error);
+                }
+            })
+            .ok()
     }
 
-    /// Reports an error at the field that it is about. The help of a field is the part after the semicolon.
+    /// Reports an error at the field that it is about. Its text may end with help, after a semicolon.
     fn quota_error(&mut self, spec: &QuotaSpec, error: &LimitError) {
-        let at_zone = || spec.timezone.as_ref().map(|at| &at.span);
         let span = match error.field() {
-            "quota.timezone" => at_zone(),
-            "quota.anchor" => spec.anchor.as_ref().map(|at| &at.span),
-            "quota.grace" => spec.grace.as_ref().map(|at| &at.span),
-            "quota.period" => Some(&spec.period.span),
+            ZONE => spec.timezone.as_ref().map(|at| &at.span),
+            ANCHOR => spec.anchor.as_ref().map(|at| &at.span),
+            GRACE => spec.grace.as_ref().map(|at| &at.span),
             _ => None,
         };
+        let help = match (error.field(), spec.period.value) {
+            (ZONE, _) => "write the name of a zone, such as `Europe/Berlin`",
+            (ANCHOR, PeriodSpec::Hour | PeriodSpec::Day) => "remove `anchor`",
+            (ANCHOR, PeriodSpec::Week) => "write a weekday: `anchor: sunday`",
+            (ANCHOR, PeriodSpec::Month) => "write a day of the month: `anchor: 15`",
+            (ANCHOR, PeriodSpec::Year) => "write a month and a day: `anchor: 04-06`",
+            _ => "write smaller numbers",
+        };
         let text = error.to_string();
-        match text.split_once("; ") {
-            Some((problem, help)) => _ = self.error("quota", span.unwrap_or(&spec.amount.span), problem).set_help(help),
-            None => {
-                let help = match (error.field(), spec.period.value) {
-                    ("quota.timezone", _) => "write the name of a zone, such as `Europe/Berlin`",
-                    ("quota.anchor", PeriodSpec::Hour | PeriodSpec::Day) => "remove `anchor`",
-                    ("quota.anchor", PeriodSpec::Week) => "write a weekday: `anchor: sunday`",
-                    ("quota.anchor", PeriodSpec::Month) => "write a day of the month: `anchor: 15`",
-                    ("quota.anchor", PeriodSpec::Year) => "write a month and a day: `anchor: 04-06`",
-                    _ => "write smaller numbers",
-                };
-                self.error("quota", span.unwrap_or(&spec.amount.span), text).set_help(help);
-            }
-        }
+        let (problem, help) = text.split_once("; ").unwrap_or((&text, help));
+        self.error("quota", span.unwrap_or(&spec.amount.span), problem).set_help(help);
     }
 
     fn grace(&mut self, at: &Spanned<TextScalar>, amount: u64) -> Option<u64> {
         let error = |why: String| {
             let (problem, help) = why.split_once("; ").unwrap_or((&why, "write a smaller grace"));
-            self.error("quota", &at.span, format!("quota.grace: {problem}")).set_help(help);
+            self.error("quota", &at.span, format!("{GRACE}: {problem}")).set_help(help);
         };
         quantity::parse_grace(&at.value, amount).map_err(error).ok()
     }

@@ -33,8 +33,8 @@ pub(crate) struct CostTableSpec {
     pub(crate) expression: Option<Spanned<String>>,
     /// A response header with the actual cost; the difference is charged or refunded.
     pub(crate) actual: Option<Spanned<String>>,
-    /// The actual cost is the number of tokens that a language model used, as its response says (in the form of OpenAI or of
-    /// Anthropic, streamed or not). The gateway reserves the cost, and commits the actual one.
+    /// The actual cost is the number of tokens that a language model used, as its response says (in `OpenAI`'s form or in
+    /// Anthropic's, streamed or not). The gateway reserves the cost, and commits the actual one.
     pub(crate) usage: Option<Spanned<UsageSpec>>,
     /// The cost if nothing else gives one. 1 if missing.
     pub(crate) default: Option<Spanned<Amount>>,

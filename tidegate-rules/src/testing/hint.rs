@@ -38,7 +38,7 @@ pub(super) fn for_field(wanted: &FieldAssertion, step: &DecidedStep<'_>) -> Opti
         DecisionField::Header(name) if name == "retry-after" && refused => {
             Some("`retry-after` has whole seconds, rounded up".into())
         }
-        DecisionField::InGrace => grace(step),
+        DecisionField::InGrace => Some(grace(step)),
         DecisionField::Delay if refused => Some("it was refused, so it has no delay".into()),
         _ => None,
     }
@@ -140,15 +140,15 @@ fn wait(step: &DecidedStep<'_>) -> Option<String> {
 }
 
 /// How much of a quota is used.
-fn grace(step: &DecidedStep<'_>) -> Option<String> {
+fn grace(step: &DecidedStep<'_>) -> String {
     let check = step.decision.checks().iter().find(|check| check.algorithm() == Algorithm::Quota);
-    let Some(check) = check else { return Some("no quota applies".into()) };
+    let Some(check) = check else { return "no quota applies".into() };
     let (rule, outcome) = (check.rule(), check.outcome());
-    Some(match (outcome.admitted, outcome.remaining) {
+    match (outcome.admitted, outcome.remaining) {
         (false, _) => format!("`{rule}` refuses it: the grace is used up, or there is none"),
         (true, 0) => format!("under `{rule}` all of {} is used", outcome.limit),
         (true, left) => format!("under `{rule}` {left} of {} are left before the grace", outcome.limit),
-    })
+    }
 }
 
 fn is_quiet(step: &DecidedStep<'_>) -> bool {

@@ -90,7 +90,9 @@ impl SuiteRunner<'_> {
             if let (true, Ok(decision), Some(actual)) = (reserves, &decision, &step.actual) {
                 let holds = step.holds.as_ref().map_or(Duration::ZERO, |holds| holds.value);
                 let ends_at = at + decision.delay() + holds;
-                decision.reservation().map(|reservation| held.add_reservation(reservation, actual.value, ends_at));
+                if let Some(reservation) = decision.reservation() {
+                    held.add_reservation(reservation, actual.value, ends_at);
+                }
             } else if let (Ok(decision), Some(holds)) = (&decision, &step.holds)
                 && let Some(lease) = decision.lease()
             {
