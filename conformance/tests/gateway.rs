@@ -15,13 +15,13 @@ use axum::routing::get;
 use conformance::server::{KINDS, Server};
 use conformance::suite::{left, long_timeout_options, until};
 use rustix::process::{Pid, Signal, kill_process};
-use tidegate::{Limit, Limiter, Rate, Rule, RuleSet};
+use tidegate::{Limit, Limiter, Period, Periods, Rate, Request, Rule, RuleSet, UsageKind};
 use tidegate_redis::RedisStore;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::{Handle, LimitLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Barrier;
+use tokio::sync::{Barrier, Semaphore};
 
 const GATEWAYS: usize = 12;
 const CAPACITY: u64 = 10;
@@ -194,5 +194,73 @@ async fn twelve_gateways_share_one_exact_limit() {
         let count = |status: &str| answers.iter().filter(|answer| *answer == status).count();
         assert_eq!((count("200"), count("429")), (CAPACITY as usize, REQUESTS - CAPACITY as usize), "{kind:?}");
         assert_eq!(u64::from(seen.load(Ordering::Relaxed)), CAPACITY, "{kind:?}");
+    }
+}
+
+/// Starts a gateway with tokens that all gateways share: each request reserves 500 of 10,000.
+async fn gateway_with_tokens(upstream: SocketAddr, store: &Server) -> (SocketAddr, Handle<RedisStore>) {
+    let minute = Limit::token_bucket(10_000, Rate::per_hour(1).unwrap()).unwrap();
+    let month = Limit::quota(50_000, Periods::utc(Period::Year)).unwrap();
+    let tokens = |id: &'static str, limit| Rule::new(id, limit).with_cost(500).with_usage(UsageKind::Total);
+    let rules = RuleSet::new([tokens("minute", minute), tokens("year", month)]).unwrap();
+    let layer = LimitLayer::new(Limiter::new(rules, store.store_with(long_timeout_options()).await));
+    let handle = layer.handle();
+    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(gateway.serve(listener, layer, pending()));
+    (address, handle)
+}
+
+/// 60 requests at the same time, of which each may use 500 tokens and uses 400: 20 fit into 10,000.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_at_several_gateways_cannot_pass_a_limit_of_tokens_together() {
+    const CLIENTS: usize = 60;
+    for kind in KINDS {
+        let store = Server::start(kind);
+        let (reached, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)));
+        let (count, wait) = (Arc::clone(&reached), Arc::clone(&gate));
+        let answer = get(async move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            wait.acquire().await.unwrap().forget();
+            r#"{"usage":{"prompt_tokens":100,"completion_tokens":300}}"#
+        });
+        let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = upstream.local_addr().unwrap();
+        tokio::spawn(async { axum::serve(upstream, Router::new().route("/", answer)).await });
+        let mut gateways = Vec::new();
+        for _ in 0..3 {
+            gateways.push(gateway_with_tokens(address, &store).await);
+        }
+        let (all, refused) = (Arc::new(Barrier::new(CLIENTS)), Arc::new(AtomicU32::new(0)));
+        let clients: Vec<_> = gateways
+            .iter()
+            .cycle()
+            .take(CLIENTS)
+            .map(|(gateway, _)| {
+                let (status, refused) = (status(*gateway, Arc::clone(&all)), Arc::clone(&refused));
+                tokio::spawn(async move {
+                    let status = status.await;
+                    refused.fetch_add(u32::from(status == "429"), Ordering::Relaxed);
+                    status
+                })
+            })
+            .collect();
+        let decided = || reached.load(Ordering::Relaxed) + refused.load(Ordering::Relaxed);
+        until(|| decided() == CLIENTS as u32).await;
+        gate.add_permits(CLIENTS);
+        let mut allowed = 0;
+        for client in clients {
+            allowed += usize::from(client.await.unwrap() == "200");
+        }
+        assert_eq!((allowed, reached.load(Ordering::Relaxed)), (20, 20), "{kind:?}");
+        for (_, handle) in &gateways {
+            let limiter = handle.limiter();
+            let decision = limiter.peek(&Request::new("")).await.unwrap();
+            let left: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
+            assert_eq!(left, [10_000 - 20 * 400, 50_000 - 20 * 400], "{kind:?}");
+            let open = limiter.outstanding(&Request::new("")).await.unwrap();
+            assert!(open.iter().all(|open| open.reservations == 0), "{kind:?} {open:?}");
+        }
     }
 }

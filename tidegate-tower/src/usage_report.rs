@@ -61,8 +61,21 @@ trait Settlement: Send + Sync {
     /// Charges further costs after a commit.
     fn charge_late(self: Arc<Self>, costs: Costs) -> SettlementFuture;
 
+    /// Commits the costs without waiting for it.
+    fn commit_soon(self: Arc<Self>, costs: Costs);
+
+    /// Charges further costs without waiting for it.
+    fn charge_late_soon(&self, costs: &Costs);
+
     /// Gives everything back without waiting for it.
     fn release(&self);
+}
+
+/// How a report ends.
+enum Ending {
+    Commit(Arc<dyn Settlement>, Costs),
+    ChargeLate(Arc<dyn Settlement>, Costs),
+    Nothing,
 }
 
 /// The actual costs.
@@ -115,6 +128,11 @@ impl UsageReport {
         self.0.commit(tokens)
     }
 
+    /// [Commits](Self::commit) without waiting for it, for a response that is being dropped.
+    pub fn commit_soon(&self, tokens: Option<TokenUsage>) {
+        self.0.commit_soon(tokens);
+    }
+
     /// States what is known so far, for a request that takes longer than its reservation may last.
     pub fn set_progress(&self, tokens: TokenUsage) {
         let mut state = self.0.lock();
@@ -160,25 +178,39 @@ async fn commit_before_expiry(pending: Weak<Pending>, timer: Arc<dyn Timer>, dur
 
 impl Pending {
     fn commit(&self, tokens: Option<TokenUsage>) -> UsageCommit {
-        let mut state = self.lock();
-        let Some(settlement) = state.settlement.take() else { return UsageCommit(None) };
-        let others = std::mem::take(&mut state.costs);
-        let (progress, expiry) = (state.progress, state.expiry.take());
-        let settling = if state.is_partly_committed {
-            // If nothing was known, what was reserved is committed.
-            let (Some(tokens), Some(before)) = (tokens, progress) else { return UsageCommit(None) };
-            let input = tokens.input.saturating_sub(before.input);
-            let output = tokens.output.saturating_sub(before.output);
-            settlement.charge_late(Costs { tokens: Some(TokenUsage { input, output }), others: Vec::new() })
-        } else {
-            if let Some(expiry) = expiry {
-                expiry.abort();
-            }
-            settlement.commit(Costs { tokens, others })
+        let settling = match self.end(tokens) {
+            Ending::Commit(settlement, costs) => settlement.commit(costs),
+            Ending::ChargeLate(settlement, costs) => settlement.charge_late(costs),
+            Ending::Nothing => return UsageCommit(None),
         };
-        drop(state);
         // Without a runtime there is no store to reach either.
         UsageCommit(Handle::try_current().ok().map(|runtime| runtime.spawn(settling)))
+    }
+
+    fn commit_soon(&self, tokens: Option<TokenUsage>) {
+        match self.end(tokens) {
+            Ending::Commit(settlement, costs) => settlement.commit_soon(costs),
+            Ending::ChargeLate(settlement, costs) => settlement.charge_late_soon(&costs),
+            Ending::Nothing => {}
+        }
+    }
+
+    /// What is left to be done. From now on, nothing is.
+    fn end(&self, tokens: Option<TokenUsage>) -> Ending {
+        let mut state = self.lock();
+        let Some(settlement) = state.settlement.take() else { return Ending::Nothing };
+        let others = std::mem::take(&mut state.costs);
+        if !state.is_partly_committed {
+            if let Some(expiry) = state.expiry.take() {
+                expiry.abort();
+            }
+            return Ending::Commit(settlement, Costs { tokens, others });
+        }
+        // If nothing was known, what was reserved is committed.
+        let (Some(tokens), Some(before)) = (tokens, state.progress) else { return Ending::Nothing };
+        let input = tokens.input.saturating_sub(before.input);
+        let output = tokens.output.saturating_sub(before.output);
+        Ending::ChargeLate(settlement, Costs { tokens: Some(TokenUsage { input, output }), others: Vec::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingState> {
@@ -188,7 +220,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        drop(self.commit(None));
+        self.commit_soon(None);
     }
 }
 
@@ -206,6 +238,23 @@ impl<S: Store + 'static> Settlement for ReservedCosts<S> {
                 let _ = self.limiter.settle(taken, actual).await;
             }
         })
+    }
+
+    fn commit_soon(self: Arc<Self>, costs: Costs) {
+        let actual = |rule: &str| costs.actual(&self.limiter, rule);
+        if let Some(reservation) = &self.reservation {
+            self.limiter.commit_each_soon(reservation, actual);
+        }
+        if let (Some(taken), Ok(runtime)) = (self.take_receipt(), Handle::try_current()) {
+            let limiter = Arc::clone(&self.limiter);
+            runtime.spawn(async move { limiter.settle(taken, |rule| costs.actual(&limiter, rule)).await });
+        }
+    }
+
+    fn charge_late_soon(&self, costs: &Costs) {
+        if let Some(reservation) = &self.reservation {
+            self.limiter.charge_late_soon(reservation, |rule| costs.actual(&self.limiter, rule));
+        }
     }
 
     fn charge_late(self: Arc<Self>, costs: Costs) -> SettlementFuture {

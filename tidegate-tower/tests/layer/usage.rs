@@ -76,6 +76,26 @@ async fn a_request_without_such_a_rule_has_no_report() {
     }
 }
 
+/// The last requests of a server that stops have no runtime to wait for.
+#[test]
+fn a_report_that_is_dropped_after_its_runtime_is_committed() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let layer = LimitLayer::new(limiter(rules()));
+    let limiter = layer.handle().limiter();
+    let (sender, reports) = std::sync::mpsc::channel();
+    let app = app(layer, move |report| {
+        let sender = sender.clone();
+        async move { sender.send(report).unwrap() }
+    });
+    for _ in 0..2 {
+        runtime.block_on(send(&app, request_with_key("k1")));
+    }
+    drop(runtime);
+    reports.recv().unwrap().commit_soon(Some(TokenUsage { input: 1, output: 2 }));
+    drop(reports.recv().unwrap());
+    assert_eq!(remaining(&limiter), [1000 - 3 - 100, 1000 - 2 - 100, 998]);
+}
+
 /// A place in a queue is not held by a reservation; a request that leaves it gets everything back.
 #[tokio::test]
 async fn a_request_that_is_cancelled_while_it_is_delayed_costs_nothing() {

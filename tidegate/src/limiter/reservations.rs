@@ -107,6 +107,14 @@ impl<S: Store> Limiter<S> {
         self.adjust(&reservation.late_charges(&self.rules, actual)).await
     }
 
+    /// Starts to [charge](Self::charge_late) without waiting for it, for a future that is being dropped.
+    pub fn charge_late_soon(&self, reservation: &Reservation, actual: impl Fn(&str) -> Option<u64>) {
+        let charges = reservation.late_charges(&self.rules, actual);
+        if !charges.is_empty() {
+            self.adjust_soon(&charges);
+        }
+    }
+
     /// Ends `reservation` and charges nothing.
     pub async fn release_reservation(&self, reservation: &Reservation) -> Result<(), ReservationError> {
         self.end_reservation(reservation.releases(&self.rules)).await

@@ -216,6 +216,8 @@ impl Body for MeteredBody {
 
 impl Drop for MeteredBody {
     fn drop(&mut self) {
-        self.commit();
+        if let Some(meter) = self.meter.take() {
+            meter.report.commit_soon(meter.tokens());
+        }
     }
 }

@@ -134,7 +134,7 @@ impl SentModelRequest {
 }
 
 fn release(report: &UsageReport) {
-    drop(report.commit(Some(TokenUsage::default())));
+    report.commit_soon(Some(TokenUsage::default()));
 }
 
 /// Whether a body is compressed, or encoded in another way.
