@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use http::header::HeaderName;
 use tidegate::spi::Store;
-use tidegate::{HeldLease, Lease, Limiter, Timer};
+use tidegate::{Decision, HeldLease, Lease, Limiter, Request, ReservationError, Timer};
 
+use crate::HeldReservation;
 use crate::attribute_sources::AttributeSources;
 use crate::lease_renewal::LeaseRenewal;
 
@@ -69,6 +70,37 @@ impl<S: Store> Handle<S> {
     /// Whether the current rules read this header. A front door that removes headers removes none of these, or refuses the request.
     pub fn reads_header(&self, name: &HeaderName) -> bool {
         self.active().sources.reads_header(name)
+    }
+
+    /// Reserves the estimated cost of work that a handler does, under the rules of the action of `request`. What is returned beside the
+    /// decision is released when it is dropped, unless it is committed: so a handler that fails, panics or is cancelled pays nothing.
+    /// It holds nothing if the request is denied.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tidegate::{MemoryStore, Request};
+    /// use tidegate_tower::Handle;
+    ///
+    /// async fn complete(limits: Handle<Arc<MemoryStore>>, user: &str) -> Result<String, Box<dyn std::error::Error>> {
+    ///     let request = Request::new("complete").with_attribute("user", user).with_cost(4_000);
+    ///     let (decision, tokens) = limits.reserve(&request, None).await?;
+    ///     if !decision.is_allowed() {
+    ///         return Ok("no tokens left".to_owned());
+    ///     }
+    ///     let (text, used) = ("…".to_owned(), 1_234); // the work; an error here releases the tokens
+    ///     tokens.commit(used).await?;
+    ///     Ok(text)
+    /// }
+    /// ```
+    pub async fn reserve(
+        &self,
+        request: &Request<'_>,
+        idempotency_key: Option<&str>,
+    ) -> Result<(Decision, HeldReservation<S>), ReservationError> {
+        let limiter = self.limiter();
+        let decision = limiter.reserve(request, idempotency_key).await?;
+        let reservation = decision.reservation();
+        Ok((decision, HeldReservation::new(limiter, reservation)))
     }
 
     /// The current limiter.

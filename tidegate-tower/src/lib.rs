@@ -89,6 +89,8 @@ mod canonical_request;
 pub use attributes::{Attributes, Peer};
 pub use body_size::AssumedBodySize;
 mod grpc;
+mod held_reservation;
+pub use held_reservation::HeldReservation;
 mod lease_renewal;
 mod limit_headers;
 mod readiness;

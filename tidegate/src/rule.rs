@@ -69,6 +69,7 @@ pub struct Rule {
     pub(crate) plans: Vec<(SmolStr, NamedLimits)>,
     pub(crate) penalty: Option<Penalty>,
     pub(crate) cost: Option<u64>,
+    pub(crate) computed_cost: bool,
     pub(crate) mode: RuleMode,
     pub(crate) budget: Option<SmolStr>,
     pub(crate) on_failure: OnFailure,
@@ -104,6 +105,7 @@ impl Rule {
             plans: Vec::new(),
             penalty: None,
             cost: None,
+            computed_cost: false,
             mode: RuleMode::default(),
             budget: None,
             on_failure: OnFailure::default(),
@@ -180,6 +182,13 @@ impl Rule {
     /// Sets the cost of a request under this rule, in place of the request's own.
     pub fn with_cost(mut self, cost: u64) -> Self {
         self.cost = Some(cost);
+        self
+    }
+
+    /// States that a [matcher](crate::spi::Matcher) computes the cost of a request under this rule. As with a [cost of its
+    /// own](Self::with_cost), a [commit](crate::Limiter::commit) with one cost for all rules leaves it as it was reserved.
+    pub fn with_computed_cost(mut self) -> Self {
+        self.computed_cost = true;
         self
     }
 
@@ -297,6 +306,11 @@ impl Rule {
     /// The cost of a request under this rule; `None` for the request's own.
     pub const fn cost(&self) -> Option<u64> {
         self.cost
+    }
+
+    /// Whether the request has another cost under this rule than its own.
+    pub const fn has_own_cost(&self) -> bool {
+        self.cost.is_some() || self.computed_cost
     }
 
     /// The budget that the rule shares.

@@ -20,6 +20,7 @@ mod leases;
 mod nginx;
 mod process;
 mod rate_limit_service;
+mod reservations;
 mod setup;
 mod subjects;
 mod traefik;

@@ -114,6 +114,24 @@ fn without_a_token_the_loopback_address_can_be_read_and_nothing_changed() {
 }
 
 #[test]
+fn a_subject_shows_what_is_reserved_of_its_buckets() {
+    let fixture = Fixture::start();
+    let reserve = r#"{"path":"/search","headers":{"x-api-key":"hunter2"},"idempotency_key":"job-1"}"#;
+    let (status, answer) = fixture.server.post("/v1/quotas/reserve", reserve);
+    let id = answer["reservation"]["id"].as_str().unwrap_or_else(|| panic!("{status} {answer}"));
+    let show = || fixture.run(&["subject", "show", "-H", "x-api-key: hunter2"], "read").1;
+    assert!(show().contains("search  fixed_window  1 of 2 (1 reserved)"), "{}", show());
+    let body = format!(r#"{{"request":{SEARCH}}}"#);
+    let (_, answer) = fixture.call("/v1/subjects/show", READ, &body);
+    let bucket =
+        |rule: &str| answer["buckets"].as_array().unwrap().iter().find(|one| one["rule"] == rule).unwrap().clone();
+    assert_eq!(bucket("search")["reserved"], json!({ "reservations": 1, "units": 1 }));
+    assert_eq!(bucket("export").get("reserved"), None);
+    let (status, _) = fixture.server.post("/v1/quotas/commit", &json!({ "id": id, "cost": 1 }).to_string());
+    assert!(status == 200 && show().contains("search  fixed_window  1 of 2  "), "{}", show());
+}
+
+#[test]
 fn each_token_permits_what_it_is_for() {
     let fixture = Fixture::start();
     let body = format!(r#"{{"request":{SEARCH}}}"#);

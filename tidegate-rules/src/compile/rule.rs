@@ -105,6 +105,10 @@ impl CompiledRule {
         if let Some(usage) = self.matcher.usage {
             rule = rule.with_usage(usage);
         }
+        // A cost that is corrected after the response is one that a caller may commit.
+        if self.has_cost && self.cost_header.is_none() && self.matcher.usage.is_none() {
+            rule = rule.with_computed_cost();
+        }
         match &self.budget {
             Some(budget) => rule.with_budget(budget.clone()),
             None => rule,

@@ -13,6 +13,7 @@ mod nested_layers;
 mod paths;
 mod reload;
 mod request_bodies;
+mod reservations;
 mod responses;
 mod rule_file;
 mod shared_limiter;

@@ -79,7 +79,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Ends `reservation` and charges `cost`, which may be less or more than was reserved, under every rule without a
-    /// [cost of its own](crate::Rule::with_cost). Those are charged what was reserved. If more was consumed than is left, what is left
+    /// [cost of its own](crate::Rule::has_own_cost). Those are charged what was reserved. If more was consumed than is left, what is left
     /// is charged.
     ///
     /// The cost belongs to the window in which the reservation was made. Under a fixed window that is over, nothing is charged.
@@ -243,6 +243,6 @@ impl<S> Limiter<S> {
 
     /// The cost of a commit under a rule: none of its own.
     fn committed_cost(&self, rule: &str, cost: u64) -> Option<u64> {
-        self.rules.rule(rule).is_none_or(|rule| rule.cost().is_none()).then_some(cost)
+        self.rules.rule(rule).is_none_or(|rule| !rule.has_own_cost()).then_some(cost)
     }
 }

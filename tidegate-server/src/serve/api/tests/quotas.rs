@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate::{Limit, ManualClock, Period, Periods, Rate, Rule};
 use tidegate_redis::RedisOptions;
+use tidegate_rules::RuleFile;
 
 use super::{Api, MICROSECOND, SECOND, START, arguments, error, exports};
 use crate::store::{AnyStore, StoreUrl};
@@ -198,6 +199,32 @@ async fn a_commit_may_have_a_cost_for_each_rule() {
     let (_, peek) = api.post("/v1/check", &peek).await;
     let remaining = [0, 1].map(|check: usize| peek["checks"][check]["remaining"].clone());
     assert_eq!(remaining, [json!(300), json!(9)], "a rule that is not named is charged what was reserved");
+}
+
+/// Otherwise the tokens of one answer would count as so many requests.
+#[tokio::test]
+async fn a_commit_of_one_cost_leaves_rules_with_a_cost_of_their_own_as_reserved() {
+    let file = "
+version: 1
+rules:
+  - { id: tokens, per: [tenant], fixed_window: { limit: 1000, window: 30d } }
+  - { id: usage, per: [tenant], fixed_window: { limit: 2000, window: 30d }, cost: { default: 500, usage: total } }
+  - { id: requests, per: [tenant], fixed_window: { limit: 10, window: 30d }, cost: 1 }
+  - { id: bytes, per: [tenant], fixed_window: { limit: 100, window: 30d }, cost: 1 + request.size / 1024 }
+";
+    let file = RuleFile::parse("rules.yaml", file).unwrap();
+    let api = Api::new([]);
+    api.engine.replace_limiter(api.engine.limiter().with_rules(file.rules().clone()));
+    let mut request = body("a", 400);
+    request["size"] = json!(5_000);
+    let (_, answer) = api.post("/v1/quotas/reserve", &request).await;
+    let remaining = |answer: &Value| -> Vec<u64> {
+        answer["checks"].as_array().unwrap().iter().map(|check| check["remaining"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(remaining(&answer), [600, 1_500, 9, 95], "{answer}");
+    assert_eq!(api.commit(&id(&answer), 150).await.0, 200);
+    let peek = json!({ "action": "complete", "tenant": "acme", "peek": true, "size": 0 });
+    assert_eq!(remaining(&api.post("/v1/check", &peek).await.1), [850, 1_850, 9, 95]);
 }
 
 #[tokio::test]
