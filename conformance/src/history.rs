@@ -188,17 +188,8 @@ impl History {
                 }
                 Step::Charge(cost, which) => {
                     let plan = checks(cost);
-                    let mut charges: Vec<_> = plan.checks().iter().map(Adjustment::charge).collect();
-                    let receipt = which.and_then(|which| receipts.get(which.checked_rem(receipts.len())?));
-                    for charge in &mut charges {
-                        let earlier =
-                            receipt.and_then(|refunds| refunds.iter().find(|refund| refund.key == charge.key));
-                        if let (Some(Op::Refund { position: taken, .. }), Op::Charge { position, .. }) =
-                            (earlier.map(|refund| refund.op), &mut charge.op)
-                        {
-                            *position = taken;
-                        }
-                    }
+                    let earlier = which.and_then(|which| receipts.get(which.checked_rem(receipts.len())?));
+                    let charges = charges(&plan, earlier.map_or(&[], Vec::as_slice));
                     one.adjust(&charges).await.unwrap();
                     other.adjust(&charges).await.unwrap();
                 }
@@ -266,6 +257,21 @@ impl History {
         }
         Ok(())
     }
+}
+
+/// Charges of `plan`, for the takes that `earlier` refunds, if they are of the same keys.
+fn charges<'g>(plan: &Plan<'g>, earlier: &[Adjustment<'_>]) -> Vec<Adjustment<'g>> {
+    let charge = |check: &Check<'g>| {
+        let mut charge = Adjustment::charge(check);
+        let taken = earlier.iter().find(|refund| refund.key == charge.key);
+        if let (Some(Op::Refund { position: taken, .. }), Op::Charge { position, .. }) =
+            (taken.map(|refund| refund.op), &mut charge.op)
+        {
+            *position = taken;
+        }
+        charge
+    };
+    plan.checks().iter().map(charge).collect()
 }
 
 fn refunds<'g>(plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {

@@ -266,7 +266,9 @@ impl RedisStore {
         if reply.is_stale {
             self.period_clock.set(reply.now);
             let mut packed = group.packed.clone();
-            packed.iter_mut().for_each(|adjustment| adjustment.repack(reply.now));
+            for adjustment in &mut packed {
+                adjustment.repack(reply.now);
+            }
             let again = self.packed_adjust_call(packed.iter());
             reply = reply::parse_adjust(&self.router.send(slot, &again).await?)?;
             if reply.is_stale {

@@ -292,10 +292,8 @@ impl MemoryStore {
                 endings.push(HoldEnding::NotFound);
                 continue;
             }
-            let op = match locked.is_overflow(index) {
-                true => algorithm::without_debt(locked.get(index), limit, now, *op),
-                false => *op,
-            };
+            let is_shared = locked.is_overflow(index);
+            let op = if is_shared { algorithm::without_debt(locked.get(index), limit, now, *op) } else { *op };
             let result = algorithm::apply(locked.get(index), limit, now, op);
             endings.push(match op {
                 Op::Hold(op) if limit.keeps_holds() => {

@@ -23,12 +23,13 @@ use crate::suite::{connect_store, limits_of_every_kind, one_limit_of_each_kind, 
 
 /// The actions of [`Attack::MixedBurst`]: a rule for each kind of limit, all kinds in one plan, a rule beside a
 /// shadow rule, and one with a penalty.
-pub(super) const MIXED_ACTIONS: [&str; 9] = [
+pub(super) const MIXED_ACTIONS: [&str; 10] = [
     "token_bucket",
     "leaky_bucket",
     "fixed_window",
     "sliding_log",
     "sliding_window",
+    "quota",
     "concurrency",
     "several",
     "shadowed",

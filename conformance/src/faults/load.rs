@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use tidegate::{
-    Clock, Decision, Limit, Limiter, OnFailure, Rate, Request, Rule, RuleSet, StoreError, StoreErrorKind, SystemClock,
+    Clock, Decision, Limit, Limiter, OnFailure, Period, Periods, Rate, Request, Rule, RuleSet, StoreError,
+    StoreErrorKind, SystemClock,
 };
 use tidegate_redis::{RedisOptions, RedisStore};
 use tokio::task::JoinSet;
@@ -123,7 +124,7 @@ impl Scale {
         let of_policy = |policy: OnFailure| match policy {
             OnFailure::Open | OnFailure::Degraded => vec![rule(policy, "", &[slow(limit)], self.cap)],
             _ => vec![
-                rule(policy, "", &one_limit_of_each_kind(limit), self.cap),
+                rule(policy, "", &[&one_limit_of_each_kind(limit)[..], &[yearly(limit)]].concat(), self.cap),
                 rule(policy, "-wide", &[slow(2 * self.wide)], 10 * self.cap),
             ],
         };
@@ -142,7 +143,12 @@ pub(super) fn options() -> RedisOptions {
 
 /// The number of checks in a plan of this policy.
 pub(super) const fn checks(policy: OnFailure) -> u64 {
-    if matches!(policy, OnFailure::Open | OnFailure::Degraded) { 1 } else { 6 }
+    if matches!(policy, OnFailure::Open | OnFailure::Degraded) { 1 } else { 7 }
+}
+
+/// A quota of `amount` whose period hardly ends during a fault.
+fn yearly(amount: u64) -> Limit {
+    Limit::quota(amount, Periods::utc(Period::Year)).unwrap()
 }
 
 /// A limit of `amount` with a refill too slow to matter.

@@ -115,7 +115,7 @@ impl Quota {
             after.used = start.used.saturating_add(cost);
         }
         after.used = after.used.min(self.most());
-        self.replace(start, after)
+        self.replace(&start, after)
     }
 
     pub(super) fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
@@ -128,10 +128,10 @@ impl Quota {
             after.before = start.before.saturating_sub(cost);
             after.used = start.used.saturating_sub(start.debt_before() - after.debt_before());
         }
-        self.replace(start, after)
+        self.replace(&start, after)
     }
 
-    fn replace(&mut self, start: Self, after: Self) -> bool {
+    fn replace(&mut self, start: &Self, after: Self) -> bool {
         let changed = (start.used, start.before) != (after.used, after.before);
         if changed {
             *self = after;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{count_allowed, left, long_timeout_options, on_every_store};
-use tidegate::spi::{Check, Gate, Plan, Subject};
+use tidegate::spi::{Check, Gate, Plan, Store, Subject};
 use tidegate::{Clock, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock, Timestamp};
 
 fn quota(amount: u64, period: Period) -> Limit {
@@ -90,7 +90,6 @@ async fn wrong_clocks(server: &Server, place: &str) {
         Plan::new(checks).unwrap()
     };
     // In a cluster, the subjects of the first are in two slots.
-    use tidegate::spi::Store;
     let across = plan([1 << 96, 2 << 96]);
     for granted in [1, 1, 1, 0] {
         let verdict = wrong().decide(&across).await.unwrap();

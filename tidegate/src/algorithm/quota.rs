@@ -96,10 +96,10 @@ impl Quota {
         if state.index > index {
             let is_near = state.index == index + 1 && bounds.starts[2] - now.as_micros() <= CLOCK_MARGIN_MICROS;
             let is_empty = state.used == 0 && state.previous == 0;
-            return match is_near && !is_empty {
-                true => (state, false),
-                false => (QuotaState { index, used: state.used, previous: 0 }, !is_empty),
-            };
+            if is_near && !is_empty {
+                return (state, false);
+            }
+            return (QuotaState { index, used: state.used, previous: 0 }, !is_empty);
         }
         // Each period that has passed takes up to the hard limit off what was used.
         let after = |periods: u64| state.used.saturating_sub(self.hard_limit().saturating_mul(periods));

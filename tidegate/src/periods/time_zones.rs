@@ -1,5 +1,6 @@
 //! Time zones by name, from the database that is compiled in, and suggestions for a name that is not among them.
 
+use std::fmt::Write;
 use std::sync::LazyLock;
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -32,11 +33,10 @@ pub(super) fn find(name: &str) -> Result<(TimeZone, String), LimitError> {
     }
     let mut problem = format!("`{shown}` is not a time zone of the IANA database");
     let similar = if name.len() <= MAX_NAME_BYTES { similar_names(name) } else { Vec::new() };
-    if let [others @ .., last] = similar.as_slice() {
-        let others: String = others.iter().map(|name| format!("`{name}`, ")).collect();
-        problem.push_str(&format!("; did you mean {others}{}`{last}`?", if others.is_empty() { "" } else { "or " }));
-    } else {
+    if similar.is_empty() {
         problem.push_str(", such as `Europe/Berlin` or `UTC`");
+    } else {
+        let _ = write!(problem, "; did you mean `{}`?", similar.join("` or `"));
     }
     Err(LimitError::new(FIELD, problem))
 }
