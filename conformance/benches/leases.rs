@@ -10,7 +10,9 @@ use std::time::Duration;
 use common::cpu::{field, server_micros};
 use common::{CallCost, Cell, Contender, Instance, Options, Random, Table, best_of, measure_calls, report, subjects};
 use conformance::server::{Kind, Server};
-use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, Store};
+use tidegate::spi::algorithm::holds::HoldEnding;
+use tidegate::spi::algorithm::{HoldOp, Op};
+use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, ReservationTerms, Store};
 use tidegate::{Limit, Rate};
 use tidegate_redis::{RedisOptions, RedisStore};
 
@@ -78,7 +80,26 @@ fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> T
             }),
         ),
     ];
-    let (names, mut runs): (Vec<&str>, Vec<_>) = contenders.into_iter().unzip();
+    let reservations: [Named<'_>; 2] = [
+        (
+            "token bucket: reserve and commit",
+            Box::new(|| {
+                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
+                    reserve_and_commit(store, check(&bucket, number), owner(number), false).await;
+                })
+            }),
+        ),
+        (
+            "token bucket: reserve and commit, with an idempotency key",
+            Box::new(|| {
+                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
+                    reserve_and_commit(store, check(&bucket, number), owner(number), true).await;
+                })
+            }),
+        ),
+    ];
+    let contenders = contenders.into_iter().chain(reservations);
+    let (names, mut runs): (Vec<&str>, Vec<_>) = contenders.unzip();
     let best = best_of(options.rounds(), &mut runs, |round, best| round.server_micros < best.server_micros);
     let columns = ["what", "µs CPU of Redis", "to the first row", "µs CPU of the process", "a second"];
     let title = format!("Leases and a token bucket, {SUBJECTS} subjects, {UNDER_WAY} under way");
@@ -158,6 +179,16 @@ async fn take(store: &RedisStore, check: Check<'_>, owner: Option<LeaseOwner>) {
         None => plan,
     };
     assert_eq!(store.decide(&plan).await.unwrap().granted(), 1);
+}
+
+async fn reserve_and_commit(store: &RedisStore, check: Check<'_>, owner: LeaseOwner, keyed: bool) {
+    let terms = ReservationTerms::new(owner, LEASE, keyed);
+    let plan = Plan::new([check]).unwrap().with_reservation(terms);
+    assert_eq!(store.decide(&plan).await.unwrap().granted(), 1);
+    let commit = HoldOp::Commit { cost: 1, position: terms.position() };
+    let endings = store.end_holds(&[Adjustment::new(&check, Op::Hold(commit))]).await.unwrap();
+    // A list of 4,096 entries forgets the oldest end first, never an open hold.
+    assert_ne!(endings, [HoldEnding::NotFound]);
 }
 
 async fn update(store: &RedisStore, adjustments: &[Adjustment<'_>]) {

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::spi::{Check, Gate, KeyStem, MAX_AMOUNT, MAX_LOG_LIMIT, Plan, PlanMode, Role, Store, Subject, Verdict};
+use tidegate::spi::{
+    Check, Gate, KeyStem, LeaseOwner, MAX_AMOUNT, MAX_LOG_LIMIT, Plan, PlanMode, ReservationTerms, Role, Store,
+    Subject, Verdict,
+};
 use tidegate::{AnonymousBounds, Clock, Limit, ManualClock, Penalty, Timestamp};
 use tidegate_redis::RedisStore;
 
@@ -15,6 +18,9 @@ use crate::pure_store::PureStore;
 
 /// The largest batch of the store.
 const MAX_BATCH_PLANS: usize = 256;
+
+/// How long the reservations of a history last.
+const RESERVATION_TTL: Duration = Duration::from_secs(10);
 
 /// The number of subjects of a history.
 const SUBJECTS: u128 = 5;
@@ -46,6 +52,8 @@ struct PlanSpec {
     max_delay: Option<u64>,
     peek: bool,
     changed: bool,
+    /// The number of the owner of a reservation.
+    reservation: Option<u64>,
 }
 
 /// A move of the clock, then a batch of these plans.
@@ -98,9 +106,10 @@ pub fn batch_histories() -> BoxedStrategy<BatchHistory> {
     let units = prop_oneof![12 => Just(1), 1 => 1..10u64, 1 => any::<u64>()];
     let checks = prop_oneof![3 => 1..2usize, 2 => 2..5usize]
         .prop_flat_map(move |checks| prop::collection::vec((any::<usize>(), subject.clone()), checks));
-    let flags = (prop::bool::weighted(0.1), prop::bool::weighted(0.1));
+    let reservation = prop_oneof![4 => Just(None), 1 => (1..9u64).prop_map(Some)];
+    let flags = (prop::bool::weighted(0.1), prop::bool::weighted(0.1), reservation);
     let plan = (checks, history::cost(), mode, units, history::max_delay(), flags).prop_map(
-        |(checks, cost, mode, max_units, max_delay, (peek, changed))| PlanSpec {
+        |(checks, cost, mode, max_units, max_delay, (peek, changed, reservation))| PlanSpec {
             checks,
             cost,
             mode,
@@ -108,6 +117,7 @@ pub fn batch_histories() -> BoxedStrategy<BatchHistory> {
             max_delay,
             peek,
             changed,
+            reservation,
         },
     );
     let size = prop_oneof![2 => 1..3usize, 6 => 2..16usize, 1 => 16..=MAX_BATCH_PLANS];
@@ -234,6 +244,10 @@ impl PlanSpec {
         });
         let plan = Plan::new(checks).unwrap().with_mode(self.mode).with_max_units(self.max_units);
         let plan = self.max_delay.map_or(plan.clone(), |delay| plan.with_max_delay(Duration::from_micros(delay)));
+        let plan = match self.reservation.and_then(LeaseOwner::from_number) {
+            Some(owner) => plan.with_reservation(ReservationTerms::new(owner, RESERVATION_TTL, true)),
+            None => plan,
+        };
         if self.peek { plan.with_peek() } else { plan }
     }
 }

@@ -14,6 +14,8 @@
 //! An empty cell is not compared. With several limits, the answer names the rule that denies, and the other columns describe
 //! the check that the decision shows.
 
+mod reservations;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ use tidegate::{
     Decision, Lease, LeaseError, Limit, Limiter, ManualClock, Penalty, Periods, Rate, Receipt, Request, Rule, RuleSet,
     Timestamp, Window,
 };
+
+use reservations::Reservations;
 
 /// 2027-01-15 08:00:00 UTC: the start of a minute, of ten minutes and of an hour.
 const START: u64 = 1_800_000_000_000_000;
@@ -165,12 +169,23 @@ impl GoldenHistory {
         let mut limiter = Limiter::new(self.rule_set(&[]), Arc::new(store));
         let mut changes = Vec::new();
         let mut receipts: HashMap<usize, (Receipt, Option<Lease>)> = HashMap::new();
+        let mut reservations = Reservations::new();
         for (number, row) in self.rows.iter().enumerate() {
             clock.set(parse_time(row.cell("at")).unwrap_or_else(|| panic!("{}: no time", row.line)));
             if let Some((name, value)) = row.change() {
                 changes.retain(|(changed, _)| *changed != name);
                 changes.push((name, value));
                 limiter = limiter.with_rules(self.rule_set(&changes));
+                continue;
+            }
+            if row.cell("ask").starts_with("reserve ") {
+                if let Some(decision) = row.reserve(&limiter, user).await {
+                    row.compare(&decision, &self.location);
+                    decision.reservation().map(|reservation| reservations.insert(number + 1, reservation));
+                }
+                continue;
+            }
+            if row.end_reservation(&limiter, &reservations).await {
                 continue;
             }
             if let Some(decision) = row.ask(&limiter, user, &mut receipts).await {

@@ -1,18 +1,20 @@
 //! `PlanReply` and `Reply`: the replies of the scripts, and the verdicts that the library's functions compute from them.
 //! `decide_batch.lua` describes the format.
 
+mod adjust_reply;
+mod found_states;
+
 use std::time::Duration;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate::spi::algorithm::holds::HoldEnding;
-use tidegate::spi::algorithm::{
-    self, CLOCK_MARGIN, Change, DecidedTake, Op, OpResult, State, StoredState, Take, TakePosition,
-};
+use tidegate::spi::algorithm::{self, CLOCK_MARGIN, DecidedTake, State, StoredState, TakePosition};
 use tidegate::spi::{Check, CheckVerdict, HoldRefusal, Plan, Role, Verdict};
 use tidegate::{Limit, StoreError, StoreErrorKind, Timestamp};
 
 use crate::args::micros;
+pub(crate) use adjust_reply::{AdjustReply, parse_adjust};
+use found_states::{apply_take, set_limit_state, strike, take};
 
 /// The part of a script's reply that answers one plan. It borrows nothing, and is small enough to be copied.
 #[derive(Clone, Debug)]
@@ -261,54 +263,6 @@ impl Reply {
     }
 }
 
-/// The reply of `adjust.lua`.
-#[derive(Debug)]
-pub(crate) struct AdjustReply {
-    /// The script's time.
-    pub(crate) now: Timestamp,
-    /// Whether a bundled place in a queue has others behind it, so that nothing bundled was given back.
-    pub(crate) stays_taken: bool,
-    /// Whether the periods of a quota did not contain this time, so that nothing was changed.
-    pub(crate) is_stale: bool,
-    /// The indexes of the adjustments that created a state.
-    pub(crate) created: Vec<usize>,
-    /// The indexes of the renewals and releases whose slot was not held, of places in queues that stay taken, and of holds that are not
-    /// there.
-    pub(crate) refused: Vec<usize>,
-    /// The indexes of the holds that had ended before, and whether it was in the same way.
-    pub(crate) ended_before: Vec<(usize, HoldEnding)>,
-}
-
-/// How the script marks the index of a hold that had ended in the same way before; twice of it in another way.
-const ENDED_BEFORE: u64 = 1_000_000;
-
-/// Parses the reply of `adjust.lua`.
-pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
-    let Value::Array(fields) = reply else { return Err(malformed()) };
-    let [now, stays_taken, indexes @ ..] = fields.as_slice() else { return Err(malformed()) };
-    let mut reply = AdjustReply {
-        now: Timestamp::from_micros(number(now)?),
-        stays_taken: number(stays_taken)? == 1,
-        is_stale: number(stays_taken)? == 2,
-        created: Vec::new(),
-        refused: Vec::new(),
-        ended_before: Vec::new(),
-    };
-    for index in indexes {
-        let Value::Int(index) = index else { return Err(malformed()) };
-        // Lua counts from 1.
-        let number = index.unsigned_abs().saturating_sub(1);
-        match (*index < 0, number / ENDED_BEFORE) {
-            (false, _) => reply.created.push(number as usize),
-            (true, 0) => reply.refused.push(number as usize),
-            (true, 1) => reply.ended_before.push(((number - ENDED_BEFORE) as usize, HoldEnding::Repeated)),
-            (true, 2) => reply.ended_before.push(((number - 2 * ENDED_BEFORE) as usize, HoldEnding::Differs)),
-            _ => return Err(malformed()),
-        }
-    }
-    Ok(reply)
-}
-
 /// Parses the result of a check at the start of `text`, and returns the rest.
 fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredState), CheckDetails, &'t [u8])> {
     let (letter, text) = text.split_first()?;
@@ -348,67 +302,12 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     Some(((letter.is_ascii_lowercase(), state), details, text))
 }
 
-/// `state` after `units` of `check` were taken. An error if it does not have them, or is a summary.
-fn take(
-    plan: &Plan<'_>,
-    check: &Check<'_>,
-    now: Timestamp,
-    state: StoredState,
-    units: u64,
-) -> Result<StoredState, StoreError> {
-    let mut state = state;
-    let result = apply_take(&state, check.gate().limit(), now, plan.take(check, units))?;
-    if let Some(change) = result.change {
-        set_limit_state(&mut state, State::new(change));
-    }
-    result.admitted.then_some(state).ok_or_else(malformed)
-}
-
-/// Decides a take on `state`. The change is that of the limit.
-fn apply_take(state: &StoredState, limit: &Limit, now: Timestamp, take: Take) -> Result<OpResult<Change>, StoreError> {
-    let StoredState::WithHolds { inner, held, .. } = state else {
-        return Ok(algorithm::apply(known_state(state)?, limit, now, Op::Take(take)));
-    };
-    let inner = known_state(inner)?;
-    let alone = algorithm::apply(inner, limit, now, Op::Take(take));
-    let with_held = Op::Take(Take::one(take.total().saturating_add(*held)));
-    let is_denied_by_holds =
-        alone.admitted && take.total() > 0 && !algorithm::apply(inner, limit, now, with_held).admitted;
-    Ok(if is_denied_by_holds { OpResult { admitted: false, change: None } } else { alone })
-}
-
-/// Sets the state of the limit. Holds beside it stay.
-fn set_limit_state(state: &mut StoredState, limit_state: State) {
-    match state {
-        StoredState::WithHolds { inner, .. } => **inner = StoredState::State(limit_state),
-        state => *state = StoredState::State(limit_state),
-    }
-}
-
 /// Why a reservation was refused, if `text` says so.
 fn parse_refusal(text: &[u8]) -> Option<HoldRefusal> {
     match text {
         b"e" => Some(HoldRefusal::AlreadyEnded),
         b"k" => Some(HoldRefusal::KeyReused),
         _ => None,
-    }
-}
-
-/// The penalty of `check` after a strike on `state`: whether it still admits, and the new state.
-fn strike(check: &Check<'_>, now: Timestamp, state: &StoredState) -> Result<(bool, StoredState), StoreError> {
-    let limit = check.gate().limit();
-    let struck = state.after_strike(limit, now).ok_or_else(malformed)?;
-    let admitted = algorithm::apply(known_state(&struck)?, limit, now, Op::Take(Take::one(0))).admitted;
-    Ok((admitted, struck))
-}
-
-/// The state, if there is one. An error for a log or leases: of these, the reply has only a summary, and takes from them are never
-/// counted.
-fn known_state(state: &StoredState) -> Result<Option<&State>, StoreError> {
-    match state {
-        StoredState::Fresh => Ok(None),
-        StoredState::State(state) => Ok(Some(state)),
-        StoredState::Log(_) | StoredState::Leases(_) | StoredState::WithHolds { .. } => Err(malformed()),
     }
 }
 
@@ -431,13 +330,6 @@ fn take_number(text: &[u8]) -> Option<(u64, &[u8])> {
 
 fn parse_number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-fn number(value: &Value) -> Result<u64, StoreError> {
-    match value {
-        Value::Int(number) => u64::try_from(*number).map_err(|_| malformed()),
-        _ => Err(malformed()),
-    }
 }
 
 /// The error for a key whose value no version of this store has written. `check` counts from 1.

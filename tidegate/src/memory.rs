@@ -14,6 +14,7 @@
 
 mod locked_shards;
 mod shard;
+mod store;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
 use crate::plan::{Check, Plan};
 use crate::random::random_u128;
 use crate::spi::Verdict;
-use crate::store::{Adjustment, OutstandingHolds, Store, StoreError};
+use crate::store::{Adjustment, StoreError};
 use crate::sync::{AtomicU64, Mutex};
 use locked_shards::{LockedShards, StateLocation, lock};
 use shard::{MAX_SHARD_KEYS, Shard};
@@ -347,49 +348,6 @@ fn full_penalties(locked: &mut LockedShards<'_>, plan: &Plan<'_>, now: Timestamp
     let penalties = plan.checks().iter().enumerate().filter(|(_, check)| check.gate().is_penalty());
     let full = penalties.filter(|(index, check)| !locked.has_room(*index, now, check.is_anonymous()));
     full.map(|(index, _)| index).collect()
-}
-
-impl Store for MemoryStore {
-    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.decide_now(plan))
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.adjust_now(adjustments)
-    }
-
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        // The only error is a take, which is a defect of the caller.
-        let _ = self.adjust_now(adjustments);
-    }
-
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        Adjustment::require_slot_updates(updates)?;
-        Ok(self.apply_all(updates))
-    }
-
-    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
-        Adjustment::require_endings(endings)?;
-        Ok(self.apply_each(endings))
-    }
-
-    async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
-        let locked = self.lock(plan.checks().iter().map(Check::key));
-        let now = self.now();
-        let summary = |index: usize| holds::summary(locked.get(index), now);
-        Ok(OutstandingHolds { now, checks: (0..plan.checks().len()).map(summary).collect() })
-    }
-
-    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
-        for key in keys {
-            lock(&self.shards[self.shard_index(key.id())]).remove(key.id());
-        }
-        Ok(())
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
 }
 
 impl Default for MemoryStore {

@@ -1,19 +1,20 @@
 //! `Store`: keeps the state of limits, owns the time, and decides a whole plan in one atomic step.
 
+mod adjustment;
+
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
+pub use adjustment::Adjustment;
+pub(crate) use adjustment::{hold_release_op, is_bundled};
+
+use crate::Timestamp;
 use crate::algorithm::holds::{HoldEnding, HoldsSummary};
-use crate::algorithm::{HoldOp, Op, TakePosition};
 use crate::key::Key;
-use crate::limit::MAX_AMOUNT;
-use crate::plan::{Check, Gate, LeaseOwner};
 use crate::spi::{CheckVerdict, Plan, Verdict};
-use crate::{Limit, Network, Timestamp};
 
 /// Keeps the state of limits and decides plans.
 ///
@@ -30,7 +31,7 @@ pub trait Store: Send + Sync {
     /// hold until the hold runs out.
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]);
 
-    /// Renews and releases slots of concurrency limits: [`Op::Renew`] and [`Op::Refund`], each by itself. Returns for each whether the
+    /// Renews and releases slots of concurrency limits: [`Op::Renew`](crate::spi::algorithm::Op::Renew) and [`Op::Refund`](crate::spi::algorithm::Op::Refund), each by itself. Returns for each whether the
     /// slot was held; then it was renewed or released. A slot that was not held was released before, has run out, or was given up because
     /// the limit was lowered. Updates that may have been applied can be repeated.
     fn update_slots(&self, updates: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
@@ -38,7 +39,7 @@ pub trait Store: Send + Sync {
         async { Err(StoreError::new(StoreErrorKind::Unexpected, "this store keeps no leases")) }
     }
 
-    /// Commits and releases holds of reservations, and releases their slots: [`Op::Hold`] and [`Op::Refund`], each by itself. Returns for
+    /// Commits and releases holds of reservations, and releases their slots: [`Op::Hold`](crate::spi::algorithm::Op::Hold) and [`Op::Refund`](crate::spi::algorithm::Op::Refund), each by itself. Returns for
     /// each what became of it. Endings that may have been applied can be repeated.
     fn end_holds(
         &self,
@@ -133,29 +134,6 @@ impl<S: Store> Store for Arc<S> {
     }
 }
 
-/// A charge, a refund, a renewal or the end of a hold for one key.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Adjustment<'r> {
-    /// The key of the state.
-    pub key: Key<'r>,
-    /// The limit.
-    pub limit: &'r Limit,
-    /// [`Op::Charge`] or [`Op::Refund`] to [adjust](Store::adjust), [`Op::Renew`] or [`Op::Refund`] to
-    /// [update slots](Store::update_slots), a commit or release to [end holds](Store::end_holds). A store rejects [`Op::Take`] here.
-    pub op: Op,
-    /// The limit and its rule.
-    pub gate: &'r Gate,
-    /// Whether the subject is unauthenticated.
-    pub anonymous: bool,
-    /// The network of the subject, if it has an address.
-    pub network: Option<Network>,
-    /// Whether it belongs to the refund of a whole request. If one of the bundled refunds of a call is a place in the queue of a leaky
-    /// bucket with others behind it, that place stays taken, and so does everything else that is bundled: otherwise a
-    /// client that leaves the queue would pay nothing for a place that nobody else can use.
-    pub bundled: bool,
-}
-
 /// A denial that a store knows without a call, because it denied the same request a moment ago and the limit has not recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownDenial {
@@ -195,150 +173,6 @@ pub enum StoreErrorKind {
     Unsupported,
     /// An invalid response or call: a defect.
     Unexpected,
-}
-
-impl<'r> Adjustment<'r> {
-    /// A charge of the cost of `check`.
-    pub fn charge(check: &Check<'r>) -> Self {
-        Self::new(check, Op::Charge { cost: check.cost(), position: TakePosition::default() })
-    }
-
-    /// `op` on the state of `check`.
-    pub fn new(check: &Check<'r>, op: Op) -> Self {
-        let gate = check.gate();
-        let (anonymous, network) = (check.is_anonymous(), check.network());
-        Self { key: *check.key(), limit: gate.limit(), op, gate, anonymous, network, bundled: false }
-    }
-
-    /// The refund of what `check` consumed, as a part of the refund of its request.
-    pub fn bundled_refund(check: &Check<'r>, cost: u64, position: TakePosition) -> Self {
-        let bundled = is_bundled(check.gate().limit(), check.is_shadow());
-        Self { bundled, ..Self::new(check, Op::Refund { cost, position }) }.at_position(position)
-    }
-
-    /// The release of the slot that `owner` holds under `check`, with its whole weight.
-    pub fn release(check: &Check<'r>, owner: LeaseOwner) -> Self {
-        Self::new(check, Op::Refund { cost: MAX_AMOUNT, position: TakePosition::from_owner(owner) })
-    }
-
-    /// The renewal of the slot that `owner` holds under `check`. It is not taken again if it is absent.
-    pub fn renewal(check: &Check<'r>, owner: LeaseOwner) -> Self {
-        Self::new(check, Op::Renew { position: TakePosition::from_owner(owner), weight: 0 })
-    }
-
-    /// Gives back what `check` of a plan that does not pass has taken for `units`, at `position`: a refund as a part of that of the
-    /// request, or the release of a hold, as if it had never been made.
-    pub fn undo(plan: &Plan<'_>, check: &Check<'r>, units: u64, position: TakePosition) -> Self {
-        match plan.reservation() {
-            Some(terms) if plan.is_hold(check) => {
-                let undone = terms.undone().position();
-                let undone = position.overflow_bucket().map_or(undone, |number| undone.in_overflow_bucket(number));
-                Self::hold_release(check, undone)
-            }
-            _ => Self::bundled_refund(check, check.cost().saturating_mul(units), position),
-        }
-    }
-
-    /// The release of the hold at `position` under `check`, or of its slot.
-    pub(crate) fn hold_release(check: &Check<'r>, position: TakePosition) -> Self {
-        Self::new(check, hold_release_op(check.gate().limit(), position)).at_position(position)
-    }
-
-    /// Whether it ends a hold.
-    pub const fn is_hold_ending(&self) -> bool {
-        matches!(self.op, Op::Hold(HoldOp::Commit { .. } | HoldOp::Release { .. }))
-    }
-
-    /// How long the hold that it ends lasts, at the longest. `None` if it ends none.
-    pub fn hold_duration(&self) -> Option<Duration> {
-        match self.op {
-            Op::Hold(HoldOp::Commit { position, .. } | HoldOp::Release { position }) => {
-                Some(Duration::from_micros(position.hold_ttl_micros()))
-            }
-            _ => None,
-        }
-    }
-
-    /// Rejects adjustments of which one neither ends a hold nor releases a slot.
-    pub fn require_endings(adjustments: &[Self]) -> Result<(), StoreError> {
-        if adjustments.iter().all(|one| one.is_hold_ending() || one.is_release()) {
-            return Ok(());
-        }
-        let message = "only holds can be committed, and holds and slots released";
-        Err(StoreError::new(StoreErrorKind::Unexpected, message))
-    }
-
-    /// Rejects adjustments of which one is a take, a renewal or a reservation.
-    pub fn require_changes(adjustments: &[Self]) -> Result<(), StoreError> {
-        let is_change = |one: &Self| matches!(one.op, Op::Charge { .. } | Op::Refund { .. }) || one.is_hold_ending();
-        if adjustments.iter().all(is_change) {
-            return Ok(());
-        }
-        let message = "an adjustment must be a charge, a refund or the end of a hold, not a take or a renewal";
-        Err(StoreError::new(StoreErrorKind::Unexpected, message))
-    }
-
-    /// Rejects adjustments of which one is not the renewal or the release of a slot.
-    pub fn require_slot_updates(adjustments: &[Self]) -> Result<(), StoreError> {
-        let is_update = |one: &Self| matches!(one.op, Op::Renew { .. } | Op::Refund { .. }) && one.limit.is_held();
-        if adjustments.iter().all(is_update) {
-            return Ok(());
-        }
-        let message = "only slots of concurrency limits can be renewed and released";
-        Err(StoreError::new(StoreErrorKind::Unexpected, message))
-    }
-
-    /// Whether it releases a slot of a concurrency limit.
-    pub const fn is_release(&self) -> bool {
-        self.limit.is_held() && matches!(self.op, Op::Refund { .. })
-    }
-
-    /// Whether it is a place in a queue that may have to stay taken, together with everything that is bundled.
-    pub const fn is_bundled_place(&self) -> bool {
-        self.bundled && is_queue(self.limit) && matches!(self.op, Op::Refund { .. })
-    }
-
-    /// How long the store keeps the state of the subject after its last request, if that is bounded.
-    pub const fn forget_after(&self) -> Option<Duration> {
-        if self.anonymous { self.gate.forget_after() } else { None }
-    }
-
-    /// For a slot or hold in an overflow bucket, the same adjustment there. All others are unchanged: nothing else goes back to a bucket that
-    /// others share.
-    pub(crate) fn at_position(self, position: TakePosition) -> Self {
-        match position.overflow_bucket() {
-            // The bucket is kept as long as it counts, so it does not expire like the state of an unauthenticated subject.
-            Some(number) if self.limit.is_held() || self.is_hold_ending() => {
-                Self { key: self.key.overflow(number), anonymous: false, network: None, ..self }
-            }
-            _ => self,
-        }
-    }
-
-    /// Sets the key, such as that of an overflow bucket.
-    pub const fn with_key(mut self, key: Key<'r>) -> Self {
-        self.key = key;
-        self
-    }
-}
-
-/// Whether a refund under `limit` belongs to that of its request. A shadow check affects no other, and a slot is not a price that was
-/// paid: it is free as soon as its holder is gone.
-pub(crate) const fn is_bundled(limit: &Limit, is_shadow: bool) -> bool {
-    !(limit.is_held() || is_shadow && is_queue(limit))
-}
-
-/// Releases what a reservation holds under `limit`.
-pub(crate) const fn hold_release_op(limit: &Limit, position: TakePosition) -> Op {
-    match limit {
-        Limit::Concurrency(_) => Op::Refund { cost: MAX_AMOUNT, position },
-        _ => Op::Hold(HoldOp::Release { position }),
-    }
-}
-
-/// Whether requests wait in the queue of `limit`.
-const fn is_queue(limit: &Limit) -> bool {
-    matches!(limit, Limit::LeakyBucket(_))
 }
 
 impl StoreError {

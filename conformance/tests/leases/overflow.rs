@@ -3,7 +3,10 @@
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, long_timeout_options};
 use tidegate::spi::{Adjustment, Store};
-use tidegate::{AnonymousBounds, Decision, Lease, LeaseError, Limiter, ManualClock, Receipt, Request, Rule, RuleSet};
+use tidegate::{
+    AnonymousBounds, Decision, Lease, LeaseError, Limit, Limiter, ManualClock, Rate, Receipt, Request, Reservation,
+    Rule, RuleSet,
+};
 use tidegate_redis::RedisStore;
 
 use crate::{LEASE, slots};
@@ -44,6 +47,32 @@ async fn slots_of_newcomers_are_held_renewed_and_released_in_overflow_buckets() 
             limiter.release(copy).await.unwrap();
             assert_eq!(remaining(&limiter).await, 2);
             assert!(matches!(limiter.release(lease).await, Err(LeaseError::NotHeld)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn reservations_of_newcomers_are_held_and_committed_in_overflow_buckets() {
+    for server in KINDS.into_iter().map(Server::start) {
+        for anonymous in [false, true] {
+            let clock = ManualClock::starting_at(START);
+            let limit = Limit::token_bucket(100, Rate::per_hour(1).unwrap()).unwrap();
+            let rule = Rule::new(format!("tokens-{anonymous}"), limit).with_per(["ip"]);
+            let rule = if anonymous { rule.with_anonymous(AnonymousBounds::new(1)) } else { rule.with_max_subjects(1) };
+            let store = server.store_with(long_timeout_options().with_clock(clock.clone())).await;
+            let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
+            assert!(ask(&limiter, "192.0.2.1").await.is_allowed() && ask(&limiter, "192.0.2.2").await.is_allowed());
+            let request = Request::new("").with_attribute("ip", "198.51.100.7").with_cost(60);
+            let decision = limiter.reserve(&request, Some("a")).await.unwrap();
+            assert!(decision.is_allowed() && decision.checks()[0].is_overflowed());
+            let again = limiter.reserve(&request, Some("a")).await.unwrap();
+            assert_eq!((decision.remaining(), again.remaining()), (Some(40), Some(40)));
+            let bytes = decision.reservation().unwrap().stored().to_bytes();
+            let copy = Reservation::from_stored(Receipt::from_bytes(&bytes).unwrap(), limiter.rules()).unwrap();
+            limiter.commit(&copy, 10).await.unwrap();
+            limiter.commit(&copy, 10).await.unwrap();
+            let peek = Request::new("").with_attribute("ip", "198.51.100.7");
+            assert_eq!(limiter.peek(&peek).await.unwrap().remaining(), Some(90));
         }
     }
 }

@@ -10,6 +10,7 @@ mod leases;
 mod overload;
 mod penalties;
 mod policies;
+mod reservations;
 mod shadow;
 mod store;
 mod unstored;

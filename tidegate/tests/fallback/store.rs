@@ -67,7 +67,8 @@ impl SwitchableStore {
         let fresh = MemoryStore::new().with_clock(ManualClock::starting_at(self.memory.now()));
         let part = |checks: Vec<_>| {
             let part = Plan::new(checks).unwrap().with_max_units(plan.max_units());
-            plan.lease_owner().map_or(part.clone(), |owner| part.with_lease_owner(owner))
+            let part = plan.lease_owner().map_or(part.clone(), |owner| part.with_lease_owner(owner));
+            plan.reservation().map_or(part.clone(), |terms| part.with_reservation(*terms))
         };
         let (stored, unstored) = (part(stored.collect()), part(unstored.collect()));
         let peek = |plan: &Plan<'_>, memory: &MemoryStore| memory.decide_now(&plan.clone().with_peek()).granted();

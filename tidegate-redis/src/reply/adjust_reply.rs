@@ -1,0 +1,62 @@
+//! `AdjustReply`: the reply of `adjust.lua`.
+
+use redis::Value;
+use tidegate::spi::algorithm::holds::HoldEnding;
+use tidegate::{StoreError, Timestamp};
+
+use super::malformed;
+
+/// The reply of `adjust.lua`.
+#[derive(Debug)]
+pub(crate) struct AdjustReply {
+    /// The script's time.
+    pub(crate) now: Timestamp,
+    /// Whether a bundled place in a queue has others behind it, so that nothing bundled was given back.
+    pub(crate) stays_taken: bool,
+    /// Whether the periods of a quota did not contain this time, so that nothing was changed.
+    pub(crate) is_stale: bool,
+    /// The indexes of the adjustments that created a state.
+    pub(crate) created: Vec<usize>,
+    /// The indexes of the renewals and releases whose slot was not held, of places in queues that stay taken, and of holds that are not
+    /// there.
+    pub(crate) refused: Vec<usize>,
+    /// The indexes of the holds that had ended before, and whether it was in the same way.
+    pub(crate) ended_before: Vec<(usize, HoldEnding)>,
+}
+
+/// How the script marks the index of a hold that had ended in the same way before; twice of it in another way.
+const ENDED_BEFORE: u64 = 1_000_000;
+
+/// Parses the reply of `adjust.lua`.
+pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
+    let Value::Array(fields) = reply else { return Err(malformed()) };
+    let [now, stays_taken, indexes @ ..] = fields.as_slice() else { return Err(malformed()) };
+    let mut reply = AdjustReply {
+        now: Timestamp::from_micros(number(now)?),
+        stays_taken: number(stays_taken)? == 1,
+        is_stale: number(stays_taken)? == 2,
+        created: Vec::new(),
+        refused: Vec::new(),
+        ended_before: Vec::new(),
+    };
+    for index in indexes {
+        let Value::Int(index) = index else { return Err(malformed()) };
+        // Lua counts from 1.
+        let number = index.unsigned_abs().saturating_sub(1);
+        match (*index < 0, number / ENDED_BEFORE) {
+            (false, _) => reply.created.push(number as usize),
+            (true, 0) => reply.refused.push(number as usize),
+            (true, 1) => reply.ended_before.push(((number - ENDED_BEFORE) as usize, HoldEnding::Repeated)),
+            (true, 2) => reply.ended_before.push(((number - 2 * ENDED_BEFORE) as usize, HoldEnding::Differs)),
+            _ => return Err(malformed()),
+        }
+    }
+    Ok(reply)
+}
+
+fn number(value: &Value) -> Result<u64, StoreError> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).map_err(|_| malformed()),
+        _ => Err(malformed()),
+    }
+}

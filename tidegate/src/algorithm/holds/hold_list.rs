@@ -1,0 +1,191 @@
+//! `Holds`: the list of the holds of one key.
+
+use super::super::sliding_log::current;
+use super::super::{Change, State};
+use super::MAX_RESERVATIONS;
+use crate::{Limit, Timestamp};
+
+/// The holds of one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Holds {
+    /// The time to live in microseconds: that of the last reservation.
+    pub(super) ttl: u64,
+    /// The sum of the open holds that were made at `since` or later. Some may have run out.
+    pub(super) held: u64,
+    pub(super) since: u64,
+    /// In the order of their instants.
+    pub(super) entries: Vec<Hold>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hold {
+    /// When it was made, in microseconds.
+    pub(super) at: u64,
+    pub(super) owner: u64,
+    pub(super) status: HoldStatus,
+}
+
+/// What is known of the hold of an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldStatus {
+    /// It was never made, has run out, or its end was not to be remembered.
+    Absent,
+    /// It holds these units.
+    Open(u64),
+    /// It was committed with this cost.
+    Committed(u64),
+    /// It was released.
+    Released,
+}
+
+/// A change of a [`StateWithHolds`]: that of the limit, and an edit of the holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldsChange {
+    pub(super) inner: Option<Change>,
+    pub(super) clock: u64,
+    pub(super) since: u64,
+    pub(super) edit: HoldEdit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HoldEdit {
+    /// Only drops what has run out.
+    Keep,
+    /// Adds a hold.
+    Place { owner: u64, units: u64, ttl: u64 },
+    /// The hold of the owner has ended. It is removed, or its end is remembered.
+    End { owner: u64, remembered: Option<HoldStatus> },
+}
+
+/// The open holds of all owners under one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldsSummary {
+    /// The number of open holds.
+    pub reservations: u64,
+    /// The units that they hold.
+    pub units: u64,
+    /// When the oldest of them runs out, in microseconds; 0 if there is none.
+    pub oldest_ends: u64,
+}
+
+/// The holds at one instant.
+pub(super) struct CurrentHolds {
+    /// The instant that counts as now: not before the newest hold, nor before the current window.
+    pub(super) clock: u64,
+    /// Holds that were made before do not count.
+    pub(super) since: u64,
+    /// The units of the open holds that count.
+    pub(super) held: u64,
+    /// Whether even a denied request writes them: the clock was set back, or another window has begun.
+    pub(super) is_stale: bool,
+}
+
+impl Holds {
+    pub(super) fn newest(&self) -> u64 {
+        self.entries.last().map_or(0, |hold| hold.at)
+    }
+
+    pub(super) fn at(holds: Option<&Self>, inner: Option<&State>, limit: &Limit, now: Timestamp) -> CurrentHolds {
+        let since = super::super::period_start(inner, limit, now);
+        let Some(holds) = holds else {
+            return CurrentHolds { clock: now.as_micros().max(since), since, held: 0, is_stale: false };
+        };
+        let clock = current(holds.newest(), now).max(since);
+        let is_over = |hold: &&Hold| hold.at + holds.ttl <= clock;
+        let held = if since == holds.since {
+            let over = holds.entries.iter().take_while(is_over).filter(|hold| hold.at >= since);
+            holds.held - over.map(Hold::open_units).sum::<u64>()
+        } else {
+            sum_since(holds.entries.iter().skip_while(is_over), since)
+        };
+        CurrentHolds { clock, since, held, is_stale: holds.newest() > clock || since != holds.since }
+    }
+
+    /// The hold of an owner, unless it has run out.
+    pub(super) fn find(&self, owner: u64, clock: u64) -> Option<&Hold> {
+        // The newest ones end first, most often.
+        self.entries.iter().rev().take_while(|hold| hold.at + self.ttl > clock).find(|hold| hold.owner == owner)
+    }
+
+    /// Whether there is room for another hold, possibly by forgetting an end.
+    pub(super) fn has_room(&self, clock: u64) -> bool {
+        self.entries.len() < MAX_RESERVATIONS
+            || self.entries.iter().any(|hold| hold.at + self.ttl <= clock || !hold.is_open())
+    }
+
+    pub(super) fn summary(&self, clock: u64) -> HoldsSummary {
+        let mut summary = HoldsSummary::default();
+        for hold in self.entries.iter().filter(|hold| hold.is_open() && hold.at + self.ttl > clock) {
+            summary.reservations += 1;
+            summary.units = summary.units.saturating_add(hold.open_units());
+            if summary.reservations == 1 {
+                summary.oldest_ends = hold.at.min(clock) + self.ttl;
+            }
+        }
+        summary
+    }
+
+    pub(super) fn commit(&mut self, HoldsChange { clock, since, edit, .. }: &HoldsChange) {
+        let (clock, ttl) = (*clock, self.ttl);
+        self.entries.retain(|hold| hold.at + ttl > clock);
+        // The clock was set back.
+        self.entries.iter_mut().for_each(|hold| hold.at = hold.at.min(clock));
+        match *edit {
+            HoldEdit::Keep => {}
+            HoldEdit::Place { owner, units, ttl } => {
+                if self.entries.len() >= MAX_RESERVATIONS
+                    && let Some(oldest_end) = self.entries.iter().position(|hold| !hold.is_open())
+                {
+                    self.entries.remove(oldest_end);
+                }
+                self.ttl = ttl;
+                self.entries.push(Hold { at: clock, owner, status: HoldStatus::Open(units) });
+            }
+            HoldEdit::End { owner, remembered } => {
+                if let Some(index) = self.entries.iter().position(|hold| hold.owner == owner) {
+                    match remembered {
+                        Some(status) => self.entries[index].status = status,
+                        None => drop(self.entries.remove(index)),
+                    }
+                }
+            }
+        }
+        (self.since, self.held) = (*since, sum_since(self.entries.iter(), *since));
+    }
+}
+
+impl Hold {
+    pub(super) const fn open_units(&self) -> u64 {
+        if let HoldStatus::Open(units) = self.status { units } else { 0 }
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        matches!(self.status, HoldStatus::Open(_))
+    }
+}
+
+/// The units of the open holds that were made at `since` or later.
+fn sum_since<'h>(holds: impl Iterator<Item = &'h Hold>, since: u64) -> u64 {
+    holds.filter(|hold| hold.at >= since).map(Hold::open_units).fold(0, u64::saturating_add)
+}
+
+/// The open holds in a value that `holds.lua` has written. `None` if its numbers contradict each other. A value without holds has none.
+pub fn stored_summary(value: &[u8], now: Timestamp) -> Option<HoldsSummary> {
+    let Some(bytes) = value.strip_prefix(&[0, 0]).filter(|bytes| bytes.len() >= 23) else {
+        return Some(HoldsSummary::default());
+    };
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let (header, rest) = bytes.split_at(23);
+    let (ttl, count) = (number(&header[..7]), number(&header[21..]) as usize);
+    let entries = rest.get(..count * 22)?.chunks_exact(22);
+    let status = |entry: &[u8]| match entry[21] {
+        0 => Some(HoldStatus::Open(number(&entry[14..21]))),
+        1 => Some(HoldStatus::Committed(number(&entry[14..21]))),
+        2 => Some(HoldStatus::Released),
+        _ => None,
+    };
+    let hold =
+        |entry: &[u8]| Some(Hold { at: number(&entry[..7]), owner: number(&entry[7..14]), status: status(entry)? });
+    let holds = Holds { ttl, held: 0, since: 0, entries: entries.map(hold).collect::<Option<_>>()? };
+    Some(holds.summary(current(holds.newest(), now)))
+}

@@ -1,0 +1,52 @@
+//! `MemoryStore` as a [`Store`], which decides at once and cannot fail.
+
+use super::MemoryStore;
+use super::locked_shards::lock;
+use crate::algorithm::holds::{self, HoldEnding};
+use crate::key::Key;
+use crate::plan::{Check, Plan};
+use crate::spi::Verdict;
+use crate::store::{Adjustment, OutstandingHolds, Store, StoreError};
+
+impl Store for MemoryStore {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        Ok(self.decide_now(plan))
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        self.adjust_now(adjustments)
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        // The only error is a take, which is a defect of the caller.
+        let _ = self.adjust_now(adjustments);
+    }
+
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        Adjustment::require_slot_updates(updates)?;
+        Ok(self.apply_all(updates))
+    }
+
+    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        Adjustment::require_endings(endings)?;
+        Ok(self.apply_each(endings))
+    }
+
+    async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
+        let locked = self.lock(plan.checks().iter().map(Check::key));
+        let now = self.now();
+        let summary = |index: usize| holds::summary(locked.get(index), now);
+        Ok(OutstandingHolds { now, checks: (0..plan.checks().len()).map(summary).collect() })
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        for key in keys {
+            lock(&self.shards[self.shard_index(key.id())]).remove(key.id());
+        }
+        Ok(())
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
