@@ -61,7 +61,7 @@ tests:
 ",
     );
     let expected = [
-        "2:8 instant: not a valid time; write one such as 2026-01-01T00:00:00Z, in UTC",
+        "2:8 instant: not a valid time; write one such as 2026-01-01T00:00:00Z or 2026-01-01T00:00:00+02:00",
         "3:12 unknown-field: unknown field `pth`",
         "7:17 send: the step sends no requests",
         "8:15 duration: \"5\" lacks a unit; write 10s or 10m",

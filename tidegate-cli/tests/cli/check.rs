@@ -219,7 +219,7 @@ fn a_penalty_has_no_amount_and_a_block_shows_only_when_to_retry() {
     assert_eq!((&penalty["limit"], &penalty["remaining"]), (&().into(), &().into()));
     let text = shell.run("check --rules block.yaml --action pin --ip 203.0.113.9 --times 3").out;
     let response = text.split("Response 429").nth(1).unwrap();
-    assert!(response.starts_with("\n  retry-after: 600\n  content-type"), "{response}");
+    assert!(response.starts_with("\n  retry-after: 600\n  retry-after-ms: 600000\n  content-type"), "{response}");
     assert!(!response.contains("pin") && !response.contains("penalty"), "{response}");
     assert!(!shell.run(&format!("{command} --json")).out.contains("4503599627370495"));
 }
