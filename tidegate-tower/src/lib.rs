@@ -86,6 +86,7 @@ mod attribute_sources;
 mod attributes;
 mod body_size;
 mod canonical_request;
+mod cost_correction;
 pub use attributes::{Attributes, Peer};
 pub use body_size::AssumedBodySize;
 mod grpc;

@@ -16,9 +16,10 @@ use tidegate::spi::{BodyNeed, BodyUse, Origin, Plan, Store};
 use tidegate::{Decision, HeldLease, Receipt, Reservation, ReservationError, Rule, StoreError, StoreErrorKind};
 use tower_service::Service;
 
-use crate::attribute_sources::{OwnedAttributes, header_value};
+use crate::attribute_sources::header_value;
 use crate::body_size::{AssumedBodySize, body_size};
 use crate::canonical_request::canonicalize;
+use crate::cost_correction::{SizeAssumption, correct_cost, cost_by_size, stated_cost};
 use crate::handle::ActiveLimiter;
 use crate::layer::Settings;
 use crate::limit_headers::LimitHeaders;
@@ -68,13 +69,6 @@ struct Admission {
     lease: Option<Box<HeldLease>>,
     /// Present if the cost is the number of tokens that a language model uses. It has the receipt then.
     usage: Option<UsageReport>,
-}
-
-/// The size that was assumed for a request, and what its costs are computed from once the size is known.
-struct SizeAssumption {
-    size: AssumedBodySize,
-    attributes: OwnedAttributes,
-    cost: u64,
 }
 
 impl DegradedMode {
@@ -353,52 +347,6 @@ fn header_policy<'a, S: Store>(settings: &'a Settings, active: &'a ActiveLimiter
 
 fn accept(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     header_value(headers, &ACCEPT)
-}
-
-/// Corrects the cost by the response: by the function of the layer, else by the headers that rules name; and else by the size of the
-/// body, if that was assumed and is known now.
-///
-/// A failure is reported to the observer only: the work is done, and the client gets its response.
-async fn correct_cost<S: Store>(
-    settings: &Settings,
-    active: &ActiveLimiter<S>,
-    receipt: Receipt,
-    response: &response::Parts,
-    assumption: Option<&SizeAssumption>,
-) {
-    let by_size = cost_by_size(settings, active, assumption);
-    if settings.actual_cost.is_some() || active.has_cost_headers || by_size.is_some() {
-        let by_size = |rule: &str| by_size.as_ref()?.rule_cost(rule);
-        let actual = |rule: &str| stated_cost(settings, active, response, rule).or_else(|| by_size(rule));
-        let _ = active.limiter.settle(receipt, actual).await;
-    }
-}
-
-/// The plan by the size of the body, if that was assumed and is known now.
-fn cost_by_size<'a, S: Store>(
-    settings: &'a Settings,
-    active: &'a ActiveLimiter<S>,
-    assumption: Option<&'a SizeAssumption>,
-) -> Option<Plan<'a>> {
-    let assumption = assumption?;
-    let size = assumption.size.actual()?.to_string();
-    Some(active.limiter.plan(&assumption.attributes.to_request(&settings.action, assumption.cost, &size)))
-}
-
-/// The actual cost under a rule by the head of the response.
-fn stated_cost<S: Store>(
-    settings: &Settings,
-    active: &ActiveLimiter<S>,
-    response: &response::Parts,
-    rule: &str,
-) -> Option<u64> {
-    match &settings.actual_cost {
-        Some(actual_cost) => actual_cost(response, rule),
-        None if active.has_cost_headers => {
-            active.limiter.rules().actual_cost(rule, |name| response.headers.get(name)?.to_str().ok())
-        }
-        None => None,
-    }
 }
 
 /// Adds the rate-limit headers, unless an inner layer or service has written some: numbers of two limits must not mix. A

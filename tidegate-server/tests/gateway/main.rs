@@ -17,6 +17,7 @@ mod shutdown;
 mod slow_clients;
 mod smuggling;
 mod streaming;
+mod token_floods;
 mod tokens;
 mod upgrades;
 mod upstream_tls;
