@@ -8,6 +8,7 @@ use crate::duration_text::whole_millis;
 
 /// A decision as JSON. Times are whole milliseconds, rounded up.
 #[derive(Debug, Serialize)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct CheckResponse<'d> {
     allowed: bool,
     rule: Option<&'d str>,

@@ -1,6 +1,7 @@
 //! `Rule`: a limit with the requests and subjects that it applies to. A [`RuleSet`](crate::RuleSet) validates and indexes it.
 
-use std::time::Duration;
+mod anonymous_bounds;
+pub use anonymous_bounds::AnonymousBounds;
 
 use smol_str::SmolStr;
 
@@ -20,16 +21,6 @@ pub enum RuleMode {
     Disabled,
     /// The rule counts requests and reports which ones it would reject, but rejects none.
     Shadow,
-}
-
-/// Bounds for unauthenticated subjects such as addresses, which are free to create.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AnonymousBounds {
-    /// Number of subjects that a shared store remembers at the same time. Further new ones share overflow buckets.
-    pub max_subjects: u64,
-    /// Time after which a subject that sends no request is forgotten, even if its limit lasts longer.
-    pub forget_after: Option<Duration>,
 }
 
 /// What decides the partition of a rule's keys, and so their slot in a cluster. Checks of one request whose keys are in one slot are
@@ -381,24 +372,4 @@ impl Rule {
 
 fn named<N: Into<String>>(limits: impl IntoIterator<Item = (N, Limit)>) -> NamedLimits {
     limits.into_iter().map(|(name, limit)| (name.into().into(), limit)).collect()
-}
-
-impl AnonymousBounds {
-    /// Bounds for this many subjects, each remembered as long as its limit lasts.
-    pub const fn new(max_subjects: u64) -> Self {
-        Self { max_subjects, forget_after: None }
-    }
-
-    /// Forgets a subject that sends no request for this long.
-    pub const fn with_forget_after(mut self, forget_after: Duration) -> Self {
-        self.forget_after = Some(forget_after);
-        self
-    }
-}
-
-impl Default for AnonymousBounds {
-    /// One million subjects, each remembered as long as its limit lasts.
-    fn default() -> Self {
-        Self::new(1_000_000)
-    }
 }

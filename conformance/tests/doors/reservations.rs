@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use conformance::server::{KINDS, Server};
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -23,7 +24,7 @@ rules:
   - id: all-tokens
     match: { action: complete }
     per: []
-    token_bucket: { capacity: 100000, refill: 1/d }
+    quota: { amount: 100000, period: year }
     on_failure: closed
 ";
 
@@ -163,19 +164,9 @@ async fn a_reservation_that_has_run_out_is_not_found_at_any_instance_and_charges
 #[tokio::test]
 async fn concurrent_reservations_at_two_instances_never_exceed_the_limit() {
     let fleet = Fleet::start(Server::start(KINDS[0]), &[]).await;
-    let calls = (0..24).map(|call: usize| async move { call });
-    let mut ids = Vec::new();
-    let fleet = &fleet;
-    let answers = futures_util::future::join_all(calls.map(|call| async move {
-        let call = call.await;
-        fleet.reserve(call % 2, &format!("call-{call}"), 100).await.1
-    }))
-    .await;
-    for answer in answers {
-        if let Some(id) = answer["reservation"]["id"].as_str() {
-            ids.push(id.to_owned());
-        }
-    }
+    let calls: Vec<_> = (0..24).map(|call| (call % 2, format!("call-{call}"))).collect();
+    let answers = join_all(calls.iter().map(|(instance, key)| fleet.reserve(*instance, key, 100))).await;
+    let ids: Vec<&str> = answers.iter().filter_map(|(_, answer)| answer["reservation"]["id"].as_str()).collect();
     assert_eq!((ids.len(), fleet.left(0).await[0]), (10, 0));
     for (call, id) in ids.iter().enumerate() {
         assert_eq!(fleet.commit(call % 2, id, 90).await, committed());

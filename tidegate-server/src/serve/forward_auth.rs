@@ -170,7 +170,7 @@ fn deny_status(parameters: &[(String, String)]) -> Result<Option<StatusCode>, Ba
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rule, RuleSet};
+    use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rule, RuleSet};
     use tidegate_rules::RuleFile;
 
     use super::super::untrusted_forwarded::UntrustedForwarded;
@@ -194,5 +194,22 @@ mod tests {
         assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS);
         clock.advance(Duration::from_micros(1));
         assert_eq!((ask().await, handle.held_leases()), (StatusCode::OK, 0));
+    }
+
+    #[tokio::test]
+    async fn the_answer_says_that_the_grace_of_a_quota_is_used_whatever_the_client_claims() {
+        let limit = Limit::quota_with_grace(1, 1, Periods::utc(Period::Year)).unwrap();
+        let limiter = Limiter::new(RuleSet::new([Rule::new("year", limit)]).unwrap(), Arc::new(MemoryStore::new()));
+        let file = RuleFile::parse("rules.yaml", "version: 1\nrules: []\n").unwrap();
+        let clients = Arc::new(ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::default()));
+        let app: Router = router(&Handle::new(limiter), &clients).with_state(());
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let call = http::Request::get("/v1/forward-auth").header("x-forwarded-uri", "/");
+            let call = call.header("x-tidegate-grace", "true").body(Body::empty()).unwrap();
+            let response = app.clone().oneshot(call).await.unwrap();
+            answers.push((response.status().as_u16(), response.headers().contains_key("x-tidegate-grace")));
+        }
+        assert_eq!(answers, [(200, false), (200, true), (429, false)]);
     }
 }
