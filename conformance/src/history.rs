@@ -118,6 +118,7 @@ impl History {
         self.steps.is_empty()
     }
 
+    #[allow(clippy::too_many_lines, reason = "one arm for each kind of step")]
     /// Replays the history on two stores that run on `clock`; the error describes the first disagreement.
     pub async fn agree(
         &self,

@@ -111,10 +111,11 @@ impl Verdict {
             Some(Ok(is_repeat)) => is_repeat,
             None => false,
         };
-        let room = |(check, state): (&Check<'_>, &Option<&State>)| {
-            if is_repeat && !keeps_owner(check) { 1 } else { room(plan, check, *state, now) }
+        let room = |check: &Check<'_>, state: Option<&State>| {
+            if is_repeat && !keeps_owner(check) { 1 } else { room(plan, check, state, now) }
         };
-        let rooms: SmallVec<[u64; 4]> = plan.checks().iter().zip(states).map(room).collect();
+        let rooms: SmallVec<[u64; 4]> =
+            plan.checks().iter().zip(states).map(|(check, state)| room(check, *state)).collect();
         let granted = plan.granted(|index| rooms[index]);
         let mut checks: SmallVec<[CheckVerdict; 1]> = SmallVec::new();
         let mut changes = Vec::with_capacity(states.len());

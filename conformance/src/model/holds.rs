@@ -8,7 +8,7 @@ use super::too_far_ahead;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holds {
     ttl: u64,
-    holds: Vec<Hold>,
+    list: Vec<Hold>,
     /// The start of the window in which they were last written.
     window: u64,
 }
@@ -37,7 +37,7 @@ pub(super) struct Moment {
 
 impl Holds {
     fn newest(&self) -> u64 {
-        self.holds.iter().map(|hold| hold.at).max().unwrap_or(0)
+        self.list.iter().map(|hold| hold.at).max().unwrap_or(0)
     }
 
     /// Now, or the newest hold if the clock is slightly behind it; never before the window.
@@ -49,7 +49,7 @@ impl Holds {
 
     fn lasting(&self, moment: Moment) -> impl Iterator<Item = &Hold> {
         let (clock, ttl) = (self.clock(moment), self.ttl);
-        self.holds.iter().filter(move |hold| hold.at + ttl > clock)
+        self.list.iter().filter(move |hold| hold.at + ttl > clock)
     }
 
     /// The units that all but `owner` hold in the window.
@@ -83,8 +83,8 @@ impl Holds {
     /// Drops what has run out, and moves what lies too far ahead to now.
     pub(super) fn write(&mut self, moment: Moment) {
         let clock = self.clock(moment);
-        self.holds = self.lasting(moment).copied().collect();
-        self.holds.iter_mut().for_each(|hold| hold.at = hold.at.min(clock));
+        self.list = self.lasting(moment).copied().collect();
+        self.list.iter_mut().for_each(|hold| hold.at = hold.at.min(clock));
         self.window = moment.window;
     }
 
@@ -92,12 +92,12 @@ impl Holds {
     pub(super) fn place(&mut self, moment: Moment, owner: u64, units: u64, ttl: u64) {
         let at = self.clock(moment);
         self.write(moment);
-        if self.holds.len() >= MAX_RESERVATIONS {
-            let end = self.holds.iter().position(|hold| !matches!(hold.status, HoldStatus::Open(_)));
-            end.map(|index| self.holds.remove(index));
+        if self.list.len() >= MAX_RESERVATIONS {
+            let end = self.list.iter().position(|hold| !matches!(hold.status, HoldStatus::Open(_)));
+            end.map(|index| self.list.remove(index));
         }
         self.ttl = ttl;
-        self.holds.push(Hold { owner, at, status: HoldStatus::Open(units) });
+        self.list.push(Hold { owner, at, status: HoldStatus::Open(units) });
     }
 
     /// Ends a hold. The end is remembered if it is `keyed`.
@@ -106,9 +106,9 @@ impl Holds {
         if let HoldStatus::Open(_) = status {
             self.write(moment);
             if keyed {
-                self.holds.iter_mut().filter(|hold| hold.owner == owner).for_each(|hold| hold.status = ended);
+                self.list.iter_mut().filter(|hold| hold.owner == owner).for_each(|hold| hold.status = ended);
             } else {
-                self.holds.retain(|hold| hold.owner != owner);
+                self.list.retain(|hold| hold.owner != owner);
             }
             return HoldEnding::Ended;
         }

@@ -29,6 +29,7 @@ impl ModelStore {
         Self { clock, models: Mutex::default(), holds: Mutex::default() }
     }
 
+    #[allow(clippy::too_many_lines, reason = "the definition of a decision, in one piece")]
     fn run(&self, plan: &Plan<'_>) -> Verdict {
         let consume = !plan.is_peek();
         let now = self.clock.now();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use smol_str::SmolStr;
-use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State};
+use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, StoredState};
 use tidegate::spi::{Adjustment, Check, CheckVerdict, Gate, Key, Plan};
 use tidegate::{Limit, Timestamp};
 
@@ -153,7 +153,7 @@ impl CardinalityTracker {
                 let state_end = reply.now.plus(verdict.outcome.reset_after).as_micros() + extra_life;
                 let holds_end = match plan.reservation() {
                     Some(terms) if plan.is_hold(check) => reply.now.as_micros().saturating_add(terms.ttl_micros()),
-                    _ => reply.state(index).map_or(0, |state| state.holds_end_micros()),
+                    _ => reply.state(index).map_or(0, StoredState::holds_end_micros),
                 };
                 let state_end = state_end.max(holds_end);
                 self.record_key(&CountedLimit::new(check), reply.previous_expiry(index, check), state_end);

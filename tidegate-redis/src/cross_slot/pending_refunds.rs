@@ -1,7 +1,7 @@
 //! `PendingRefunds`: the units that the parts of a plan took, and that are refunded unless the whole plan passes.
 
 use tidegate::StoreError;
-use tidegate::spi::{Adjustment, Plan, Store, Verdict};
+use tidegate::spi::{Adjustment, Plan, ReservationTerms, Store, Verdict};
 use tokio::task::JoinHandle;
 
 use crate::call::CallError;
@@ -23,7 +23,7 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
 
     /// Adds what `part` took, which was sent with these routes.
     pub(super) fn add(&mut self, part: &Plan<'r>, routes: &[OverflowRoute<'r>], verdict: &Verdict) {
-        self.is_repeatable = part.reservation().is_some_and(|terms| terms.is_keyed());
+        self.is_repeatable = part.reservation().is_some_and(ReservationTerms::is_keyed);
         for (index, (check, check_verdict)) in part.checks().iter().zip(verdict.checks()).enumerate() {
             if check_verdict.consumed {
                 let units = verdict.granted().max(1);

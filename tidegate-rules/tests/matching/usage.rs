@@ -58,8 +58,9 @@ fn the_estimate_reads_the_body_in_every_spelling_of_a_number() {
         (r#"{"max_tokens":null}"#, 1_100),
         (r#"{"Max_Tokens":50}"#, 1_100),
         ("not json", 1_100),
-        // A cost below 0 is not computed: the default applies.
-        (r#"{"max_completion_tokens":-70000}"#, 100),
+        // Some servers take this for no limit.
+        (r#"{"max_completion_tokens":-1}"#, 1_100),
+        (r#"{"max_tokens":-1}"#, 1_100),
         (r#"{"max_tokens":99999999999999999999}"#, tidegate::spi::MAX_AMOUNT),
     ] {
         assert_eq!(estimates(body), Some([tokens, 10]), "{body}");

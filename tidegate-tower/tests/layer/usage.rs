@@ -76,6 +76,26 @@ async fn a_request_without_such_a_rule_has_no_report() {
     }
 }
 
+/// Slots are held as a lease, which the commit does not end.
+#[tokio::test]
+async fn a_slot_is_held_until_the_response_ends_and_not_only_until_the_tokens_are_committed() {
+    let slots = Limit::concurrency(3, Duration::from_secs(60)).unwrap();
+    let tokens = Rule::new("tokens", burst(1000)).with_cost(100).with_usage(UsageKind::Total);
+    let layer = LimitLayer::new(limiter([tokens, Rule::new("slots", slots)]));
+    let limiter = layer.handle().limiter();
+    let at_work = Arc::clone(&limiter);
+    let app = app(layer, move |report| {
+        let at_work = Arc::clone(&at_work);
+        async move {
+            assert_eq!(remaining(&at_work), [900, 2]);
+            report.commit(Some(TokenUsage { input: 30, output: 7 })).await;
+            assert_eq!(remaining(&at_work), [963, 2]);
+        }
+    });
+    send(&app, request_with_key("k1")).await;
+    wait_until(|| remaining(&limiter) == [963, 3]).await;
+}
+
 /// The last requests of a server that stops have no runtime to wait for.
 #[test]
 fn a_report_that_is_dropped_after_its_runtime_is_committed() {

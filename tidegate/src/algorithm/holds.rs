@@ -127,9 +127,10 @@ pub(super) fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op
         OpResult { admitted, change: is_changed.then(|| change(inner, edit)) }
     };
     match op {
-        Op::Take(take) if holds.is_some() => match held.decide(inner, limit, now, take) {
-            OpResult { admitted, change } => result(admitted, change, HoldEdit::Keep),
-        },
+        Op::Take(take) if holds.is_some() => {
+            let OpResult { admitted, change } = held.decide(inner, limit, now, take);
+            result(admitted, change, HoldEdit::Keep)
+        }
         Op::Hold(op) if !limit.keeps_holds() => without_holds(state, limit, now, op),
         Op::Hold(HoldOp::Reserve { take, ttl_micros: ttl }) => {
             match status_in(holds, clock, take.owner) {

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use crate::lease::{Lease, LeaseError, Retake};
-use crate::plan::{Check, LeaseOwner, Plan, Role};
+use crate::plan::{Check, LeaseOwner, Plan, ReservationTerms, Role};
 use crate::store::{Adjustment, Store, StoreError};
 use crate::{Limiter, Timer};
 
@@ -162,7 +162,7 @@ pub(super) struct UndecidedSlots<'p, 'r, S: Store> {
 impl<'p, 'r, S: Store> UndecidedSlots<'p, 'r, S> {
     #[inline(always)]
     pub(super) fn new(limiter: &'p Limiter<S>, plan: &'p Plan<'r>) -> Self {
-        let is_repeatable = plan.reservation().is_some_and(|terms| terms.is_keyed());
+        let is_repeatable = plan.reservation().is_some_and(ReservationTerms::is_keyed);
         let owner = plan.lease_owner().filter(|_| !plan.is_peek() && !is_repeatable);
         Self { limiter, slots: owner.map(|owner| (plan, owner)) }
     }
