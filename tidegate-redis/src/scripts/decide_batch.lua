@@ -90,11 +90,13 @@ local function settle(k)
   return state
 end
 
--- Starts to count takes. Returns the counter; nil if the next take must be applied, since the state is unreadable or rebased.
+-- Starts to count takes. Returns the counter; nil if the next take must be applied, since the state is unreadable, rebased or has holds.
 local function count(limit, k)
   local state = states[k]
   if state == nil then state = settle(k) end
-  local room = apply(limit, state, ROOM, 65535)
+  -- Not beside holds, where the state is too large to be repeated in the reply.
+  local room = limit[1](state, now, ROOM, 65535,
+    limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
   if room == nil then return nil end
   if room == 0 then
     local _, changed = apply(limit, state, TAKE, 1)
@@ -178,7 +180,15 @@ while at < past_plans do
           end
           room = admits and 1 or 0
         else
-          room = apply(limit, state, ROOM, units)
+          room = limit[1](state, now, ROOM, units,
+            limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
+          if room == nil then
+            room = apply_beside_holds(limit, state, ROOM, units, 0, 0, 0)
+            if room then
+              local _
+              _, _, _, seen = apply_beside_holds(limit, state, TAKE, 1, 0, 0, 0)
+            end
+          end
           if room == nil then unreadable, room = unreadable or i, 0 end
         end
         if FULL and is_new[k] then
