@@ -298,6 +298,10 @@ impl Decision {
         &self.checks
     }
 
+    pub(crate) fn checks_mut(&mut self) -> &mut [CheckResult] {
+        &mut self.checks
+    }
+
     /// The result of the check with this index in the plan. `None` if it was not decided, because another
     /// [denial was known](Self::known_denial), or if the decision is [degraded](Self::degraded).
     pub fn check(&self, index: usize) -> Option<&CheckResult> {

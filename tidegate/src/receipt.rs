@@ -26,6 +26,7 @@ const IS_ANONYMOUS: u8 = 2;
 const IS_SHADOW: u8 = 4;
 const IS_SLOT: u8 = 8;
 const IS_HOLD: u8 = 16;
+const IS_SHARE: u8 = 32;
 
 /// What a decision consumed. A refund takes the receipt, so that it happens once.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -60,6 +61,8 @@ struct ReceiptEntry {
     slot: bool,
     /// Whether it is the hold of a reservation, which is committed or released, not refunded.
     hold: bool,
+    /// Whether it is in the memory of this instance, under its share of the limit.
+    share: bool,
     /// The costs of further rules that share the check through a budget.
     others: Vec<(SmolStr, u64)>,
 }
@@ -87,6 +90,7 @@ impl Receipt {
                 overflowed: check.overflowed && check.algorithm != Algorithm::Concurrency && !check.hold,
                 slot: check.algorithm == Algorithm::Concurrency,
                 hold: check.hold,
+                share: check.share,
                 others: others.map(|other| (other.rule.clone(), other.cost.saturating_mul(units))).collect(),
             }
         };
@@ -123,7 +127,8 @@ impl Receipt {
                     | flag(IS_ANONYMOUS, entry.anonymous)
                     | flag(IS_SHADOW, entry.shadow)
                     | flag(IS_SLOT, entry.slot)
-                    | flag(IS_HOLD, entry.hold),
+                    | flag(IS_HOLD, entry.hold)
+                    | flag(IS_SHARE, entry.share),
             );
             push_text(&mut bytes, entry.plan.as_deref().unwrap_or_default());
             bytes.extend_from_slice(&entry.subject.hash().to_be_bytes());
@@ -152,7 +157,7 @@ impl Receipt {
         while !bytes.is_empty() {
             let rest = &mut bytes;
             let (rule, limit_name) = (read_text(rest)?.into(), read_text(rest)?.into());
-            let flags = read_array(rest).map(|[flags]| flags).filter(|flags| *flags < 32)?;
+            let flags = read_array(rest).map(|[flags]| flags).filter(|flags| *flags < 64)?;
             let plan = read_text(rest)?;
             entries.push(ReceiptEntry {
                 rule,
@@ -162,6 +167,7 @@ impl Receipt {
                 shadow: flags & IS_SHADOW != 0,
                 slot: flags & IS_SLOT != 0,
                 hold: flags & IS_HOLD != 0,
+                share: flags & IS_SHARE != 0,
                 network: None,
                 overflowed: false,
                 subject: Subject::from_hash(u128::from_be_bytes(read_array(rest)?)),
@@ -310,7 +316,8 @@ impl ReceiptEntry {
         let gate = rules.gate(&self.rule, self.plan.as_deref(), &self.limit_name)?;
         let key = Key::in_partition(gate.stem(), self.partition, self.subject);
         let (anonymous, network) = (self.anonymous, self.network);
-        let adjustment = Adjustment { key, limit: gate.limit(), op, gate, anonymous, network, bundled: false };
+        let (limit, share, bundled) = (gate.limit(), self.share, false);
+        let adjustment = Adjustment { key, limit, op, gate, anonymous, network, bundled, share };
         Some(adjustment.at_position(self.position))
     }
 
@@ -356,6 +363,7 @@ mod tests {
             shadow: plan == Some("pro"),
             slot: false,
             hold: false,
+            share: rule.is_empty(),
             network: None,
             overflowed: false,
             others: Vec::new(),

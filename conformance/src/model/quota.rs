@@ -1,16 +1,16 @@
-//! The quota: what was used in the latest period and in the one before it. Periods pass one after the other, and each takes the hard
-//! limit off what was used.
+//! The quota: what was used in the latest period and in the one before it, and the debt at the end of each. Periods pass one after the
+//! other, and each pays up to the hard limit of the debt.
 
 use tidegate::spi::MAX_AMOUNT;
 use tidegate::spi::algorithm::quota::Quota as QuotaLimit;
 use tidegate::{Periods, Timestamp};
 
-use super::{ModelRequest, Place, first, too_far_ahead};
+use super::{ModelRequest, Place, first};
 
 /// A hundred years of 365.25 days, in hours.
 const HUNDRED_YEARS_HOURS: u64 = 876_600;
 
-/// The units used in the period `index` and in the one before.
+/// The units used in the period `index` and the debt beyond them, and both for the period before.
 #[derive(Clone, Debug)]
 pub struct Quota {
     pub(super) amount: u64,
@@ -18,19 +18,21 @@ pub struct Quota {
     periods: Periods,
     index: u64,
     used: u64,
+    debt: u64,
     before: u64,
+    debt_before: u64,
 }
 
 impl Quota {
     pub(super) fn new(limit: &QuotaLimit) -> Self {
         let (amount, hard) = (limit.amount(), limit.amount() + limit.grace());
-        Self { amount, hard, periods: limit.periods(), index: 0, used: 0, before: 0 }
+        Self { amount, hard, periods: limit.periods(), index: 0, used: 0, debt: 0, before: 0, debt_before: 0 }
     }
 
     /// What is used belongs to a date, whatever the zone.
     pub(super) fn set_limit(&mut self, limit: &QuotaLimit) {
-        let Self { index, used, before, .. } = *self;
-        *self = Self { index, used, before, ..Self::new(limit) };
+        let Self { amount, hard, periods, .. } = Self::new(limit);
+        *self = Self { amount, hard, periods, ..*self };
     }
 
     /// The index of the period that contains an instant.
@@ -42,13 +44,32 @@ impl Quota {
     }
 
     fn is_empty(&self) -> bool {
-        self.used == 0 && self.before == 0
+        self.counts() == (0, 0, 0, 0)
     }
 
-    /// The most that can be used: its debt lasts for a hundred of the longest years.
+    const fn counts(&self) -> (u64, u64, u64, u64) {
+        (self.used, self.debt, self.before, self.debt_before)
+    }
+
+    /// The largest debt: it lasts for a hundred of the longest years.
     fn most(&self) -> u64 {
-        let periods = u128::from(HUNDRED_YEARS_HOURS / self.periods.max_hours() + 1);
+        let periods = u128::from(HUNDRED_YEARS_HOURS / self.periods.max_hours());
         (u128::from(self.hard) * periods).min(u128::from(MAX_AMOUNT)) as u64
+    }
+
+    /// Adds units to the debt, and lets the period pay what it can.
+    fn owe(&mut self, units: u64) {
+        self.debt = self.debt.saturating_add(units);
+        let paid = self.debt.min(self.hard.saturating_sub(self.used));
+        self.used += paid;
+        self.debt = (self.debt - paid).min(self.most());
+    }
+
+    fn begin_next_period(&mut self) {
+        (self.before, self.debt_before) = (self.used, self.debt);
+        (self.used, self.debt) = (0, 0);
+        self.index += 1;
+        self.owe(self.debt_before);
     }
 
     /// The same quota at `now`, after the periods since.
@@ -57,37 +78,41 @@ impl Quota {
         if self.is_empty() {
             later.index = index;
         }
-        let passed = u128::from(index.saturating_sub(later.index));
-        if passed > 0 {
-            // All but the last of them, and then the last.
-            let less = (passed - 1) * u128::from(self.hard);
-            later.before = u128::from(self.used).saturating_sub(less) as u64;
-            later.used = later.before.saturating_sub(self.hard);
-            later.index = index;
+        (later.debt, later.debt_before) = (self.debt.min(self.most()), self.debt_before.min(self.most()));
+        later.owe(0);
+        if later.index + 2 < index {
+            // All but the last two of them, which pay debt and leave nothing else behind.
+            let paid = u128::from(index - 2 - later.index) * u128::from(self.hard);
+            later.debt = u128::from(later.debt).saturating_sub(paid) as u64;
+            later.used = 0;
+            later.index = index - 2;
+        }
+        while later.index < index {
+            later.begin_next_period();
         }
         later
     }
 
     pub(super) fn settle(&mut self, now: u64) -> bool {
         let index = self.index_at(now);
-        let is_ahead = !self.is_empty() && self.index > index;
-        let rebase = is_ahead && (self.index > index + 1 || too_far_ahead(self.periods.start_of(self.index), now));
+        // Another calendar may be one period ahead.
+        let rebase = !self.is_empty() && self.index > index + 1;
         if rebase {
-            (self.index, self.before) = (index, 0);
+            (self.index, self.before, self.debt_before) = (index, 0, 0);
         }
         rebase
     }
 
-    /// The first instant of the period that counts at `now`.
+    /// The first instant of the period of `now`.
     pub(super) fn start(&self, now: u64) -> u64 {
-        self.periods.start_of(self.at(now).index)
+        self.periods.start_of(self.index_at(now))
     }
 
     /// The period before, if an earlier instant is in it; else the one that counts at `now`.
     pub(super) fn place_of(&self, now: u64, earlier: u64) -> Place {
-        let index = self.at(now).index;
+        let index = self.index_at(now);
         let is_before = earlier < self.start(now) && earlier >= self.periods.start_of(index - 1);
-        if is_before { (index - 1).into() } else { Place::default() }
+        if is_before && self.at(now).index == index { (index - 1).into() } else { Place::default() }
     }
 
     pub(super) fn used(&self, now: u64) -> u64 {
@@ -95,7 +120,9 @@ impl Quota {
     }
 
     pub(super) fn fits(&self, request: ModelRequest) -> bool {
-        u128::from(self.used(request.now)) + u128::from(request.cost) <= u128::from(self.hard)
+        let Self { used, debt, .. } = self.at(request.now);
+        let is_free = request.cost == 0;
+        debt == 0 && (is_free || u128::from(used) + u128::from(request.cost) <= u128::from(self.hard))
     }
 
     pub(super) fn spend(&mut self, now: u64, cost: u64) -> Place {
@@ -107,40 +134,38 @@ impl Quota {
     /// Records a charge; whether that changed anything.
     pub(super) fn charge(&mut self, now: u64, cost: u64, place: Place) -> bool {
         let start = self.at(now);
-        let mut after = start.clone();
+        let (mut after, mut late) = (start.clone(), cost);
         if place.at + 1 == u128::from(start.index) {
-            after.before = start.before.saturating_add(cost).min(self.most());
-            after.used += after.debt_before() - start.debt_before();
-        } else {
-            after.used = start.used.saturating_add(cost);
+            late = cost.saturating_sub(self.hard.saturating_sub(start.before));
+            after.before += cost - late;
+            after.debt_before = start.debt_before.saturating_add(late).min(self.most());
         }
-        after.used = after.used.min(self.most());
+        after.owe(late);
         self.replace(&start, after)
     }
 
     pub(super) fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
         self.settle(now);
         let start = self.at(now);
-        let mut after = start.clone();
-        if place.at == u128::from(start.index) {
-            after.used = start.used.saturating_sub(cost);
-        } else if place.at + 1 == u128::from(start.index) {
-            after.before = start.before.saturating_sub(cost);
-            after.used = start.used.saturating_sub(start.debt_before() - after.debt_before());
+        let (mut after, mut back) = (start.clone(), cost);
+        if place.at + 1 == u128::from(start.index) {
+            back = cost.min(start.debt_before);
+            after.debt_before -= back;
+            after.before = start.before.saturating_sub(cost - back);
+        } else if place.at != u128::from(start.index) {
+            return false;
         }
+        after.debt = start.debt.saturating_sub(back);
+        after.used = start.used.saturating_sub(back.saturating_sub(start.debt));
         self.replace(&start, after)
     }
 
     fn replace(&mut self, start: &Self, after: Self) -> bool {
-        let changed = (start.used, start.before) != (after.used, after.before);
+        let changed = start.counts() != after.counts();
         if changed {
             *self = after;
         }
         changed
-    }
-
-    fn debt_before(&self) -> u64 {
-        self.before.saturating_sub(self.hard)
     }
 
     pub(super) fn is_fresh(&self, now: u64) -> bool {

@@ -58,8 +58,10 @@ local function holds(limit, is_bucket, state, now, op, units, owner, amount, ter
   end
 
   -- The limit after the held units were consumed. A token bucket takes the span of one token, of which it makes that of all.
+  local cost, part = ...
+  local is_free = cost == 0 and (part == 0 or not is_bucket)
   local function beside_holds(...)
-    if held == 0 then return inner end
+    if held == 0 or is_free then return inner end
     local charged
     if is_bucket then
       local _, _, rate, burst_us, burst_part, long_period = ...
@@ -79,8 +81,6 @@ local function holds(limit, is_bucket, state, now, op, units, owner, amount, ter
     if admitted == nil then return nil, value end
     local last_end = first < past and math.min(newest, clock) + lasts or 0
     view = (view or inner or '') .. string.format('h%d,%d', others, last_end)
-    local cost, part = ...
-    local is_free = cost == 0 and (part == 0 or not is_bucket)
     if admitted and held > 0 and not own and not is_free then
       admitted = limit(beside_holds(...), now, TAKE, units, ...)
       if not admitted then value = nil end

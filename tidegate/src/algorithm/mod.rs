@@ -14,8 +14,8 @@
 //! - A denied request consumes nothing. A cost of 0 consumes nothing and creates no state.
 //! - `state = None` is a fresh state. A state past its [`expiry`] is equivalent to none.
 //! - A clock that steps back never gives anything back. A state up to [`CLOCK_MARGIN`] ahead of now counts as current until the
-//!   clock has caught up. A state further ahead is *rebased*: moved to now with everything consumed still consumed. Even a denied
-//!   request writes a rebased state, which ends the lock-out that a clock jump would leave.
+//!   clock has caught up; that of a quota, up to one period. A state further ahead is *rebased*: moved to now with everything
+//!   consumed still consumed. Even a denied request writes a rebased state, which ends the lock-out that a clock jump would leave.
 
 mod calendar;
 pub mod concurrency;
@@ -198,10 +198,7 @@ fn period_start(state: Option<&State>, limit: &Limit, now: Timestamp) -> u64 {
             let (window, _) = limit.normalize(state.and_then(State::window), now);
             limit.start_of(window.index)
         }
-        Limit::Quota(limit) => {
-            let (period, _) = limit.normalize(state.and_then(State::quota), now);
-            limit.periods().start_of(period.index)
-        }
+        Limit::Quota(limit) => limit.start_at(now),
         _ => 0,
     }
 }
@@ -211,12 +208,7 @@ fn period_start(state: Option<&State>, limit: &Limit, now: Timestamp) -> u64 {
 fn charge_at(state: Option<&State>, limit: &Limit, now: Timestamp, cost: u64, at: u64, since: u64) -> Option<Op> {
     let position = match limit {
         Limit::FixedWindow(_) if at < since => return None,
-        Limit::Quota(quota) if at < since => {
-            let before = quota.normalize(state.and_then(State::quota), now).0.index.saturating_sub(1);
-            // A period before the last one is forgotten: the cost counts now.
-            let is_known = at >= quota.periods().start_of(before);
-            if is_known { TakePosition::from_index(before) } else { TakePosition::default() }
-        }
+        Limit::Quota(quota) if at < since => quota.late_position(state.and_then(State::quota), now, at),
         _ => TakePosition::default(),
     };
     Some(Op::Charge { cost, position })
@@ -232,7 +224,7 @@ pub fn expiry(state: &State, limit: &Limit) -> u64 {
         (State::Log(log), Limit::SlidingLog(limit)) => sliding_log::expiry(log, limit),
         (State::Slices(slices), Limit::SlidingWindow(limit)) => sliding_window::expiry(slices, limit),
         (State::Leases(leases), Limit::Concurrency(limit)) => concurrency::expiry(leases, limit),
-        (state @ State::Quota { .. }, Limit::Quota(limit)) => {
+        (state @ (State::Quota { .. } | State::QuotaWithDebt(_)), Limit::Quota(limit)) => {
             state.quota().map_or(0, |state| quota::expiry(state, limit))
         }
         (State::Penalty(state), Limit::Penalty(penalty)) => penalty::expiry(*state, penalty),

@@ -1,19 +1,19 @@
--- Twin of quota.rs. The value: the units used, followed by the index of the period in eight digits; then, unless it is 0, a comma
--- and the units used in the period before. For fewer than 92,233,720,368 units in one period that is an integer which Redis keeps in
--- eight bytes. Rust knows the calendar: `numbers` is the index of a period times 16384 plus the hours of the longest period,
+-- Twin of quota.rs. The value: the units used, followed by the index of the period in eight digits; then, unless all are 0, a comma
+-- and the units used in the period before; then, unless both are 0, ",debt,carried". For fewer than 92,233,720,368 units in one
+-- period, and none in the one before, that is an integer which Redis keeps in eight bytes. Rust knows the calendar: `numbers` is the index of a period times 16384 plus the hours of the longest period,
 -- `start` and `ends` are its first instant and that of the next one, `before` and `past` those of its neighbours. At any
 -- other time the periods are stale, which is the second result.
 local function quota(state, now, op, units, cost, position, hard, numbers, before, start, ends, past)
   if now < before or now >= past then return nil, true end
   local longest, earlier = numbers % 16384, before
-  local index, used, previous, rebased = (numbers - longest) / 16384, 0, 0, false
+  local index, used, debt, previous, carried, rebased = (numbers - longest) / 16384, 0, 0, 0, 0, false
   longest = longest * 3600000000
   if now < start then
     index, start, ends, earlier = index - 1, before, start, false
   elseif now >= ends then
     index, start, ends, earlier = index + 1, ends, past, start
   end
-  local max = math.min(hard * ((MAX_WINDOW - MAX_WINDOW % longest) / longest + 1), MAX_AMOUNT)
+  local began, max = start, math.min(hard * ((MAX_WINDOW - MAX_WINDOW % longest) / longest), MAX_AMOUNT)
   if state then
     local comma = string.find(state, ',', 1, true)
     local digits = comma and string.sub(state, 1, comma - 1) or state
@@ -21,36 +21,49 @@ local function quota(state, now, op, units, cost, position, hard, numbers, befor
     local state_index = tonumber(string.sub(digits, -8))
     used = tonumber(string.sub(digits, 1, -9))
     if comma then
-      digits = string.sub(state, comma + 1)
-      if digits == '' or string.find(digits, '%D') then return nil end
-      previous = tonumber(digits)
+      local a, b, c = string.match(state, '^(%d+),(%d+),(%d+)$', comma + 1)
+      a = a or string.match(state, '^%d+$', comma + 1)
+      if not a then return nil end
+      previous, debt, carried = tonumber(a), tonumber(b or 0), tonumber(c or 0)
+      if previous >= TOO_LARGE or debt >= TOO_LARGE or carried >= TOO_LARGE then return nil end
     end
-    if used >= TOO_LARGE or previous >= TOO_LARGE then return nil end
-    used, previous = math.min(used, max), math.min(previous, max)
-    if state_index < index then
-      local passed = (index - state_index) * hard
-      previous, used = math.max(used - (passed - hard), 0), math.max(used - passed, 0)
-    elseif state_index > index and (used > 0 or previous > 0) then
-      if state_index == index + 1 and ends - now <= MARGIN then
-        index, start, earlier = state_index, ends, start
+    if used >= TOO_LARGE then return nil end
+    if state_index > index and (used > 0 or debt > 0 or previous > 0 or carried > 0) then
+      if state_index == index + 1 then
+        index, start, earlier = state_index, ends, math.huge
       else
-        previous, rebased = 0, true
+        previous, carried, rebased = 0, 0, true
       end
     end
+    used, previous = math.min(used, MAX_AMOUNT), math.min(previous, MAX_AMOUNT)
+    debt, carried = math.min(debt, max), math.min(carried, max)
+    if debt > 0 and used < hard then
+      local paid = math.min(debt, hard - used)
+      used, debt = used + paid, debt - paid
+    end
+    if state_index < index then
+      local passed = index - state_index
+      if passed > 1 then
+        debt = math.max(debt - (passed - 2) * hard, 0)
+        used = math.min(debt, hard)
+        debt = debt - used
+      end
+      previous, carried = used, debt
+      used = math.min(debt, hard)
+      debt = debt - used
+    end
   end
-  local admitted = true
-  if op == KEEP then
-    local periods = 1
-    if hard > 0 then periods = (used + hard - 1 - (used + hard - 1) % hard) / hard + 1 end
-    return true, nil, (used > 0 or previous > 0) and start + periods * longest or now, start, earlier, index - 1
+  local admitted, old_used, old_debt, old_previous, old_carried = true, used, debt, previous, carried
+  if op == KEEP then -- nothing changes
   elseif op == ROOM then
-    if used > hard then return 0 end
+    if debt > 0 then return 0 end
     if cost == 0 then return units end
-    return math.min(units, (hard - used - (hard - used) % cost) / cost)
+    local left = math.max(hard - used, 0)
+    return math.min(units, (left - left % cost) / cost)
   elseif op == TAKE then
     cost = cost * units
-    if used + cost <= hard then
-      if cost == 0 then return true end
+    if debt == 0 and cost == 0 then return true end
+    if debt == 0 and used + cost <= hard then
       used = used + cost
     elseif rebased then
       admitted = false
@@ -59,33 +72,41 @@ local function quota(state, now, op, units, cost, position, hard, numbers, befor
     end
   elseif op == CHARGE or op == FILL then
     cost = cost * units
-    if op == FILL then cost = math.min(cost, math.max(hard - used, 0)) end
-    local old_used, old_previous = used, previous
-    if position == index - 1 and op == CHARGE then
-      previous = math.min(previous + cost, max)
-      cost = math.max(previous - hard, 0) - math.max(old_previous - hard, 0)
-    end
-    used = math.min(used + cost, max)
-    if used == old_used and previous == old_previous then return true end
-  elseif op == REFUND then
-    if cost == 0 then return true end
-    if position == index then
-      if used == 0 then return true end
-      used = math.max(used - cost, 0)
+    if op == FILL then
+      cost = math.min(cost, math.max(hard - used, 0))
     elseif position == index - 1 then
-      if previous == 0 then return true end
-      local carried = math.max(previous - hard, 0)
-      previous = math.max(previous - cost, 0)
-      used = math.max(used - (carried - math.max(previous - hard, 0)), 0)
-    else
+      local fitting = math.min(cost, math.max(hard - previous, 0))
+      previous, cost = previous + fitting, cost - fitting
+      carried = math.min(carried + cost, max)
+    end
+    local fitting = math.min(cost, math.max(hard - used, 0))
+    used, debt = used + fitting, math.min(debt + cost - fitting, max)
+  elseif op == REFUND then
+    if position == index - 1 then
+      local back = math.min(cost, carried)
+      carried, previous, cost = carried - back, math.max(previous - (cost - back), 0), back
+    elseif position ~= index then
       return true
     end
+    local of_debt = math.min(cost, debt)
+    used, debt = math.max(used - (cost - of_debt), 0), debt - of_debt
   else
     return false
   end
+  local periods = used == 0 and debt == 0 and 1 or 2
+  if debt > 0 then periods = periods + (debt + hard - 1 - (debt + hard - 1) % hard) / hard end
+  if op == KEEP then
+    local is_empty = used == 0 and debt == 0 and previous == 0 and carried == 0
+    return true, nil, is_empty and now or start + periods * longest, began, earlier, index - 1
+  end
+  if admitted and used == old_used and debt == old_debt and previous == old_previous and carried == old_carried then
+    return true
+  end
   local value = string.format('%d%08d', used, index)
-  if previous > 0 then value = string.format('%s,%d', value, previous) end
-  local periods = 1
-  if hard > 0 then periods = (used + hard - 1 - (used + hard - 1) % hard) / hard + 1 end
+  if debt > 0 or carried > 0 then
+    value = string.format('%s,%d,%d,%d', value, previous, debt, carried)
+  elseif previous > 0 then
+    value = string.format('%s,%d', value, previous)
+  end
   return admitted, value, start + periods * longest
 end

@@ -3,8 +3,8 @@
 //! With an amount of A, a grace of G and a hard limit of H = A + G, in periods that begin at s(k), for every period k:
 //!
 //! ```text
-//! taken(s(k), s(k+1))  ≤  H - used(k)       used(k): what is carried into the period k
-//! used(k+1)            =  max(0, used(k) + taken(k) + charged(k) - refunded(k) - H)
+//! taken(s(k), s(k+1))  ≤  H - paid(k)       paid(k) = min(debt(k), H): what the period k pays of the debt carried into it
+//! debt(k+1)            =  debt(k) - paid(k) + charged(k) beyond H - refunded(k) of that
 //! ```
 //!
 //! So without charges at most H units are admitted in each period, exactly; error bound: none within a period, and 2·H in an
@@ -12,15 +12,20 @@
 //! while a period is in debt even a cost of 0 is denied. Over n periods, taken + charged - refunded is at most n·H plus the debt that
 //! is left. A debt lasts for at most 100 years.
 //!
-//! The state is the index of a period, the units used in it with those carried into it, and the units used in the period
-//! before. A charge or a refund of a take in that period counts there, and changes what is carried over from it. A refund of an older
-//! take gives nothing back, and a charge for one counts now.
+//! The state is the index of a period, the units used of its allowance, the debt beyond, and both at the end of the period before. A
+//! charge or a refund of a take in that period counts there, and changes what was carried over from it. A refund of an older take
+//! gives nothing back, and a charge for one counts now.
 //!
-//! The index means the same in all time zones and with all anchors, so a changed zone or anchor keeps what is used.
+//! Units that were taken are never debt. After H was lowered, more of them may be used than H: then nothing but a cost of 0 passes until
+//! the period ends. After H was raised, the period pays more of its debt at once.
+//!
+//! The index means the same in all time zones and with all anchors, so a changed zone or anchor keeps what is used. Two calendars that
+//! are used at the same time may be in periods that follow each other. So a state one period ahead counts as current, however far its start
+//! is; were it moved back, the other calendar would move it ahead again and forgive what is used. A state further ahead is rebased.
 
 use std::time::Duration;
 
-use super::{CLOCK_MARGIN_MICROS, DecidedTake, Op, OpResult, Outcome, Take, TakePosition};
+use super::{DecidedTake, Op, OpResult, Outcome, Take, TakePosition};
 use crate::limit::{LimitError, MAX_AMOUNT, MAX_WINDOW_MICROS};
 use crate::periods::until;
 use crate::{Periods, Timestamp};
@@ -38,10 +43,20 @@ pub struct Quota {
 pub struct QuotaState {
     /// The index of the period.
     pub index: u64,
-    /// Units used in it, with the debt that was carried into it. More than the hard limit is debt.
+    /// Units used of its allowance, with what it pays of the debt that was carried into it. More than the hard limit if that was lowered.
     pub used: u64,
+    /// Units charged beyond the allowance. The next periods pay them.
+    pub debt: u64,
     /// Units used in the period before, likewise.
     pub previous: u64,
+    /// The debt that was carried over from the period before.
+    pub carried: u64,
+}
+
+impl QuotaState {
+    const fn is_empty(self) -> bool {
+        matches!(self, Self { index: _, used: 0, debt: 0, previous: 0, carried: 0 })
+    }
 }
 
 impl Quota {
@@ -80,69 +95,105 @@ impl Quota {
         TakePosition::from_index(self.periods.bounds_at(at).index)
     }
 
-    /// The most units that count as used: a larger debt would last for more than 100 years.
-    fn max_used(&self) -> u64 {
-        let periods = MAX_WINDOW_MICROS / self.periods.max_micros() + 1;
-        self.hard_limit().saturating_mul(periods).min(MAX_AMOUNT)
+    /// The largest debt: more would last for more than 100 years.
+    fn max_debt(&self) -> u64 {
+        self.hard_limit().saturating_mul(MAX_WINDOW_MICROS / self.periods.max_micros()).min(MAX_AMOUNT)
+    }
+
+    /// The part of so many units that fits beside those that are used.
+    fn fitting(&self, units: u64, used: u64) -> u64 {
+        units.min(self.hard_limit().saturating_sub(used))
     }
 
     /// The state at `now`, and whether it was rebased.
     pub(super) fn normalize(&self, state: Option<QuotaState>, now: Timestamp) -> (QuotaState, bool) {
-        let bounds = self.periods.bounds_at(now);
-        let index = bounds.index;
-        let Some(state) = state else { return (QuotaState { index, ..QuotaState::default() }, false) };
-        let max = self.max_used();
-        let state = QuotaState { used: state.used.min(max), previous: state.previous.min(max), ..state };
-        if state.index > index {
-            let is_near = state.index == index + 1 && bounds.starts[2] - now.as_micros() <= CLOCK_MARGIN_MICROS;
-            let is_empty = state.used == 0 && state.previous == 0;
-            if is_near && !is_empty {
-                return (state, false);
-            }
-            return (QuotaState { index, used: state.used, previous: 0 }, !is_empty);
+        let index = self.periods.bounds_at(now).index;
+        let Some(state) = state.filter(|state| !state.is_empty()) else {
+            return (QuotaState { index, ..QuotaState::default() }, false);
+        };
+        let state = self.bounded(state);
+        if state.index > index + 1 {
+            return (QuotaState { index, previous: 0, carried: 0, ..state }, true);
         }
-        // Each period that has passed takes up to the hard limit off what was used.
-        let after = |periods: u64| state.used.saturating_sub(self.hard_limit().saturating_mul(periods));
-        match index - state.index {
-            0 => (state, false),
-            passed => (QuotaState { index, used: after(passed), previous: after(passed - 1) }, false),
+        let passed = index.saturating_sub(state.index);
+        if passed == 0 {
+            return (state, false);
+        }
+        let (used, debt) = self.after(state, passed);
+        let (previous, carried) = self.after(state, passed - 1);
+        (QuotaState { index, used, debt, previous, carried }, false)
+    }
+
+    /// The state under this limit: its debt has an end, and after the limit was raised its period pays more of it.
+    fn bounded(&self, state: QuotaState) -> QuotaState {
+        let (used, debt) = (state.used.min(MAX_AMOUNT), state.debt.min(self.max_debt()));
+        let paid = self.fitting(debt, used);
+        QuotaState {
+            used: used + paid,
+            debt: debt - paid,
+            previous: state.previous.min(MAX_AMOUNT),
+            carried: state.carried.min(self.max_debt()),
+            ..state
         }
     }
 
-    fn admits(&self, state: QuotaState, cost: u64) -> bool {
-        state.used.saturating_add(cost) <= self.hard_limit()
+    /// Units used and debt after so many further periods, each of which pays up to the hard limit.
+    fn after(&self, state: QuotaState, periods: u64) -> (u64, u64) {
+        let Some(earlier) = periods.checked_sub(1) else { return (state.used, state.debt) };
+        let owed = state.debt.saturating_sub(self.hard_limit().saturating_mul(earlier));
+        let paid = self.fitting(owed, 0);
+        (paid, owed - paid)
     }
 
-    /// What is carried over from a period in which so many units were used.
-    fn carried(&self, used: u64) -> u64 {
-        used.saturating_sub(self.hard_limit())
+    const fn admits(&self, state: QuotaState, cost: u64) -> bool {
+        state.debt == 0 && (cost == 0 || state.used.saturating_add(cost) <= self.hard_limit())
     }
 
-    /// The number of periods after which nothing is left of so many units.
-    fn periods_to_clear(&self, used: u64) -> u64 {
-        if self.hard_limit() == 0 { 0 } else { used.div_ceil(self.hard_limit()) }
+    /// The number of periods that pay so many units.
+    fn periods_to_pay(&self, units: u64) -> u64 {
+        if self.hard_limit() == 0 { 0 } else { units.div_ceil(self.hard_limit()) }
     }
 
-    fn charge(&self, state: QuotaState, cost: u64, position: TakePosition) -> QuotaState {
-        let max = self.max_used();
-        if !position.is_before(state.index) {
-            return QuotaState { used: state.used.saturating_add(cost).min(max), ..state };
+    fn charge(&self, mut state: QuotaState, cost: u64, position: TakePosition) -> QuotaState {
+        let (mut now, max) = (cost, self.max_debt());
+        if position.is_before(state.index) {
+            let fitting = self.fitting(cost, state.previous);
+            now = cost - fitting;
+            state.previous += fitting;
+            state.carried = state.carried.saturating_add(now).min(max);
         }
-        let previous = state.previous.saturating_add(cost).min(max);
-        let more = self.carried(previous) - self.carried(state.previous);
-        QuotaState { used: state.used.saturating_add(more).min(max), previous, ..state }
+        let fitting = self.fitting(now, state.used);
+        state.used += fitting;
+        state.debt = state.debt.saturating_add(now - fitting).min(max);
+        state
     }
 
-    fn refund(&self, state: QuotaState, cost: u64, position: TakePosition) -> QuotaState {
-        if position.index() == state.index {
-            return QuotaState { used: state.used.saturating_sub(cost), ..state };
-        }
-        if !position.is_before(state.index) {
+    fn refund(mut state: QuotaState, cost: u64, position: TakePosition) -> QuotaState {
+        let mut now = cost;
+        if position.is_before(state.index) {
+            now = cost.min(state.carried);
+            state.carried -= now;
+            state.previous = state.previous.saturating_sub(cost - now);
+        } else if position.index() != state.index {
             return state;
         }
-        let previous = state.previous.saturating_sub(cost);
-        let less = self.carried(state.previous) - self.carried(previous);
-        QuotaState { used: state.used.saturating_sub(less), previous, ..state }
+        let of_debt = now.min(state.debt);
+        state.debt -= of_debt;
+        state.used = state.used.saturating_sub(now - of_debt);
+        state
+    }
+
+    /// The first instant of the period of `now`. Reservations from before do not count.
+    pub(super) fn start_at(&self, now: Timestamp) -> u64 {
+        self.periods.bounds_at(now).starts[1]
+    }
+
+    /// The position of a charge for what was reserved at `at`, before the period of `now` began.
+    pub(super) fn late_position(&self, state: Option<QuotaState>, now: Timestamp, at: u64) -> TakePosition {
+        let bounds = self.periods.bounds_at(now);
+        // A period before the last one is forgotten, and so is the last one if the state is ahead: the cost counts now.
+        let is_known = at >= bounds.starts[0] && self.normalize(state, now).0.index == bounds.index;
+        if is_known { TakePosition::from_index(bounds.index.saturating_sub(1)) } else { TakePosition::default() }
     }
 }
 
@@ -156,7 +207,7 @@ pub fn apply(state: Option<QuotaState>, limit: &Quota, now: Timestamp, op: Op) -
         }
         Op::Take(_) => OpResult::denied(rebased.then_some(current)),
         Op::Charge { cost, position } => OpResult::admitted(changed(limit.charge(current, cost, position))),
-        Op::Refund { cost, position } => OpResult::admitted(changed(limit.refund(current, cost, position))),
+        Op::Refund { cost, position } => OpResult::admitted(changed(Quota::refund(current, cost, position))),
         // Nothing of it is held.
         Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
     }
@@ -165,10 +216,11 @@ pub fn apply(state: Option<QuotaState>, limit: &Quota, now: Timestamp, op: Op) -
 /// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `quota.lua`.
 pub fn room(state: Option<QuotaState>, limit: &Quota, now: Timestamp, take: Take) -> u64 {
     let (current, _) = limit.normalize(state, now);
-    match limit.hard_limit().checked_sub(current.used) {
-        Some(left) => left.checked_div(take.cost).unwrap_or(take.units).min(take.units),
-        None => 0,
+    if current.debt > 0 {
+        return 0;
     }
+    let left = limit.hard_limit().saturating_sub(current.used);
+    left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
 }
 
 /// The outcome for the caller, from the state before the decision.
@@ -179,154 +231,27 @@ pub fn outcome(state: Option<QuotaState>, limit: &Quota, now: Timestamp, decided
         current.used += cost;
     }
     let start_after = |periods: u64| until(limit.periods.start_of(current.index + periods), now);
-    // The first period in which what is left of the debt and the cost fit together.
-    let retry = || start_after((limit.periods_to_clear(current.used + cost)).saturating_sub(1).max(1));
+    // The first period in which the cost fits beside what is left of the debt.
+    let retry = || start_after(limit.periods_to_pay(current.debt + cost).max(1));
     Outcome {
         remaining: limit.amount.saturating_sub(current.used),
         retry_after: (!decided.admitted && cost <= limit.hard_limit()).then(retry),
         reset_after: match current.used {
             0 => Duration::ZERO,
-            used => start_after(limit.periods_to_clear(used)),
+            _ => start_after(limit.periods_to_pay(current.debt) + 1),
         },
         in_grace: decided.admitted && current.used > limit.amount,
         ..decided.outcome(limit.amount)
     }
 }
 
-/// An instant, in microseconds, at which `state` is equivalent to none: after as many of the longest periods as the debt lasts, and the
-/// one in which the last of it can still be refunded.
+/// An instant, in microseconds, at which `state` is equivalent to none: after as many of the longest periods as the debt lasts, the
+/// one in which nothing is used any more, and the one in which the last of it can still be refunded.
 pub fn expiry(state: QuotaState, limit: &Quota) -> u64 {
-    let periods = limit.periods_to_clear(state.used.min(limit.max_used())) + 1;
+    let is_used = state.used > 0 || state.debt > 0;
+    let periods = limit.periods_to_pay(state.debt.min(limit.max_debt())) + if is_used { 2 } else { 1 };
     limit.periods.start_of(state.index).saturating_add(periods * limit.periods.max_micros())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Period;
-
-    const DAY: Duration = Duration::from_secs(86_400);
-    /// 2026-03-10 12:00 UTC.
-    const NOON: Timestamp = Timestamp::from_micros(1_773_144_000_000_000);
-
-    /// A quota by day in UTC and its state.
-    struct Daily(Quota, Option<QuotaState>);
-
-    impl Daily {
-        fn new(amount: u64, grace: u64) -> Self {
-            Self(Quota::new(amount, grace, Periods::utc(Period::Day)).unwrap(), None)
-        }
-
-        fn apply(&mut self, now: Timestamp, op: Op) -> bool {
-            let result = apply(self.1, &self.0, now, op);
-            self.1 = result.change.or(self.1);
-            result.admitted
-        }
-
-        fn take(&mut self, now: Timestamp, cost: u64) -> Outcome {
-            let (before, take) = (self.1, Take::one(cost));
-            let admitted = self.apply(now, Op::Take(take));
-            outcome(before, &self.0, now, DecidedTake { take, admitted, consumed: admitted })
-        }
-
-        fn charge(&mut self, now: Timestamp, cost: u64, at: Timestamp) {
-            let position = self.0.position_at(at);
-            self.apply(now, Op::Charge { cost, position });
-        }
-
-        fn refund(&mut self, now: Timestamp, cost: u64, at: Timestamp) {
-            let position = self.0.position_at(at);
-            self.apply(now, Op::Refund { cost, position });
-        }
-
-        fn used(&self, now: Timestamp) -> (u64, u64) {
-            let (state, _) = self.0.normalize(self.1, now);
-            (state.used, state.previous)
-        }
-    }
-
-    #[test]
-    fn grace_admits_above_the_amount_and_is_marked() {
-        let mut quota = Daily::new(100, 20);
-        let outcome = quota.take(NOON, 100);
-        assert_eq!((outcome.admitted, outcome.limit, outcome.remaining, outcome.in_grace), (true, 100, 0, false));
-        let outcome = quota.take(NOON, 20);
-        assert_eq!((outcome.admitted, outcome.remaining, outcome.in_grace), (true, 0, true));
-        let outcome = quota.take(NOON, 1);
-        assert_eq!((outcome.admitted, outcome.in_grace), (false, false));
-        assert_eq!((outcome.retry_after, outcome.reset_after), (Some(DAY / 2), DAY / 2));
-        assert!(quota.take(NOON, 0).admitted, "it is not in debt");
-        assert_eq!(quota.take(NOON, 121).retry_after, None);
-    }
-
-    #[test]
-    fn debt_is_carried_over_until_the_periods_have_paid_it() {
-        let mut quota = Daily::new(100, 0);
-        quota.charge(NOON, 250, NOON);
-        let outcome = quota.take(NOON, 0);
-        assert_eq!((outcome.admitted, outcome.retry_after), (false, Some(DAY / 2 + DAY)));
-        assert_eq!(outcome.reset_after, DAY / 2 + 2 * DAY);
-        let tomorrow = NOON.plus(DAY);
-        assert_eq!(quota.used(tomorrow), (150, 250));
-        assert!(!quota.take(tomorrow, 0).admitted);
-        let third = NOON.plus(2 * DAY);
-        assert_eq!(quota.used(third), (50, 150));
-        assert!(quota.take(third, 50).admitted && !quota.take(third, 1).admitted);
-    }
-
-    #[test]
-    fn a_late_charge_and_a_late_refund_count_in_the_period_before() {
-        let tomorrow = NOON.plus(DAY);
-        let mut quota = Daily::new(100, 0);
-        assert!(quota.take(NOON, 90).admitted && quota.take(tomorrow, 30).admitted);
-        quota.charge(tomorrow, 25, NOON);
-        assert_eq!(quota.used(tomorrow), (45, 115), "the 15 that exceed the period are debt");
-        quota.refund(tomorrow, 10, NOON);
-        assert_eq!(quota.used(tomorrow), (35, 105));
-        quota.refund(tomorrow, 50, NOON);
-        assert_eq!(quota.used(tomorrow), (30, 55), "what is no longer debt was not used today");
-        let third = NOON.plus(2 * DAY);
-        quota.refund(third, 10, NOON);
-        assert_eq!(quota.used(third), (0, 30), "it is too late");
-        quota.charge(third, 7, NOON);
-        assert_eq!(quota.used(third), (7, 30), "it counts now");
-    }
-
-    #[test]
-    fn a_state_ahead_of_now_is_kept_within_the_margin_and_rebased_beyond() {
-        let mut quota = Daily::new(100, 0);
-        let midnight = NOON.plus(DAY / 2);
-        assert!(quota.take(midnight, 60).admitted);
-        let just_before = Timestamp::from_micros(midnight.as_micros() - CLOCK_MARGIN_MICROS);
-        assert!(!quota.take(just_before, 41).admitted);
-        assert_eq!(quota.used(just_before), (60, 0));
-        assert!(!quota.take(NOON, 41).admitted, "all that is used stays used");
-        assert_eq!(quota.1.unwrap().index + 1, quota.0.periods.bounds_at(midnight).index);
-    }
-
-    #[test]
-    fn the_parameters_are_bounded() {
-        let periods = Periods::utc(Period::Month);
-        let field = |amount, grace| Quota::new(amount, grace, periods).unwrap_err().field();
-        assert!(Quota::new(MAX_AMOUNT, 0, periods).is_ok());
-        assert_eq!((field(MAX_AMOUNT + 1, 0), field(MAX_AMOUNT, 1)), ("quota.amount", "quota.grace"));
-        assert_eq!(field(0, u64::MAX), "quota.grace");
-    }
-
-    #[test]
-    fn a_debt_ends_within_a_hundred_years_even_if_the_limit_is_lowered() {
-        // In 1971: instants end in 2112.
-        let start = Timestamp::from_micros(31_536_000_000_000);
-        for period in Period::ALL {
-            let big = Quota::new(MAX_AMOUNT, 0, Periods::utc(period)).unwrap();
-            let charge = Op::Charge { cost: MAX_AMOUNT, position: TakePosition::default() };
-            let state = apply(None, &big, start, charge).change.unwrap();
-            let small = Quota::new(1, 0, big.periods).unwrap();
-            let ends = expiry(state, &small);
-            assert!(ends < start.as_micros() + MAX_WINDOW_MICROS + 3 * big.periods.max_micros(), "{period}");
-            assert_eq!(small.normalize(Some(state), Timestamp::from_micros(ends)).0.used, 0, "{period}");
-            let none = Quota::new(0, 0, big.periods).unwrap();
-            assert!(apply(Some(state), &none, start, Op::Take(Take::one(0))).admitted);
-        }
-    }
-}
+mod tests;

@@ -26,7 +26,7 @@ pub enum State {
     Slices(Box<SlidingWindowState>),
     /// Concurrency, boxed likewise.
     Leases(Box<ConcurrencyState>),
-    /// Quota, with an index of four bytes so that a table entry of another limit stays small.
+    /// Quota without debt, with an index of four bytes so that a table entry of another limit stays small.
     Quota {
         /// The index of the period.
         index: u32,
@@ -35,6 +35,8 @@ pub enum State {
         /// Units used in the period before.
         previous: u64,
     },
+    /// Quota with debt, boxed likewise.
+    QuotaWithDebt(Box<QuotaState>),
     /// Progressive penalty.
     Penalty(PenaltyState),
     /// Any of the others, or none, with holds of reservations beside it.
@@ -147,7 +149,9 @@ impl State {
             (Some(Self::Leases(leases)), Limit::Concurrency(limit)) => {
                 StateView::Leases(limit.summary(Some(leases), now, take.owner))
             }
-            (Some(state @ Self::Quota { .. }), _) => state.quota().map_or(StateView::Fresh, StateView::Quota),
+            (Some(state @ (Self::Quota { .. } | Self::QuotaWithDebt(_))), _) => {
+                state.quota().map_or(StateView::Fresh, StateView::Quota)
+            }
             (Some(Self::Penalty(state)), _) => StateView::Penalty(*state),
             (Some(Self::WithHolds(state)), _) => Self::view(state.inner(), limit, now, take),
             _ => StateView::Fresh,
@@ -184,11 +188,12 @@ impl State {
         if let Self::Leases(leases) = self { Some(leases) } else { None }
     }
 
-    pub(super) const fn quota(&self) -> Option<QuotaState> {
+    pub(super) fn quota(&self) -> Option<QuotaState> {
         match self {
             Self::Quota { index, used, previous } => {
-                Some(QuotaState { index: *index as u64, used: *used, previous: *previous })
+                Some(QuotaState { index: (*index).into(), used: *used, previous: *previous, ..QuotaState::default() })
             }
+            Self::QuotaWithDebt(state) => Some(**state),
             _ => None,
         }
     }
@@ -199,7 +204,10 @@ impl State {
 }
 
 impl From<QuotaState> for State {
-    fn from(QuotaState { index, used, previous }: QuotaState) -> Self {
+    fn from(state: QuotaState) -> Self {
+        let QuotaState { index, used, debt: 0, previous, carried: 0 } = state else {
+            return Self::QuotaWithDebt(Box::new(state));
+        };
         // The periods of dates that exist have indexes below 2^27.
         Self::Quota { index: u32::try_from(index).unwrap_or(u32::MAX), used, previous }
     }

@@ -73,8 +73,14 @@ impl StoredState {
             Limit::Quota(_) => {
                 let mut numbers = bytes.splitn(2, |byte| *byte == b',');
                 let (used, index) = split_number(numbers.next()?, 8)?;
-                let previous = numbers.next().map_or(Some(0), parse_number)?;
-                Some(Self::State(QuotaState { index, used, previous }.into()))
+                let more = numbers.next().map_or_else(|| Some(Vec::new()), parse_list)?;
+                let (previous, debt, carried) = match more[..] {
+                    [] => (0, 0, 0),
+                    [previous] => (previous, 0, 0),
+                    [previous, debt, carried] => (previous, debt, carried),
+                    _ => return None,
+                };
+                Some(Self::State(QuotaState { index, used, debt, previous, carried }.into()))
             }
             Limit::Penalty(_) => {
                 let (strikes, ends) = split_number(bytes, 16).filter(|_| (17..=19).contains(&bytes.len()))?;
@@ -140,7 +146,9 @@ impl StoredState {
             Self::State(State::RefundedBucket(state)) => StateView::Bucket(**state),
             Self::State(State::Window(window)) => StateView::Window(*window),
             Self::State(State::Slices(slices)) => StateView::Slices(slices),
-            Self::State(state @ State::Quota { .. }) => state.quota().map_or(StateView::Fresh, StateView::Quota),
+            Self::State(state @ (State::Quota { .. } | State::QuotaWithDebt(_))) => {
+                state.quota().map_or(StateView::Fresh, StateView::Quota)
+            }
             Self::State(State::Penalty(state)) => StateView::Penalty(*state),
             Self::WithHolds { inner, .. } => inner.view(),
             // A script replies with the summary of a log, of leases or of holds, never with all of them.

@@ -34,6 +34,8 @@ pub struct CheckResult {
     pub(crate) overflowed: bool,
     /// Whether this instance decided it in its own memory, so that there is nothing to refund in the store.
     pub(crate) local: bool,
+    /// Whether it was decided there with the share of this instance, not with the whole limit.
+    pub(crate) share: bool,
     pub(crate) skipped: bool,
     pub(crate) position: TakePosition,
     pub(crate) outcome: Outcome,
@@ -60,6 +62,7 @@ impl CheckResult {
             network: check.network(),
             overflowed: result.overflowed,
             local: result.unstored,
+            share: false,
             skipped: result.skipped,
             position: result.position,
             outcome: result.outcome,

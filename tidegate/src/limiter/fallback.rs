@@ -1,7 +1,7 @@
 //! `Fallback`: decides plans while the store fails.
 //!
 //! If a rule is closed, the request is refused. Otherwise the checks of local, share and static rules form a smaller plan, which is
-//! decided in the memory of this instance; open and degraded rules let the request pass. The decision is marked as degraded and
+//! decided in the memory of this instance, static rules by plain takes even in a reservation; open and degraded rules let the request pass. The decision is marked as degraded and
 //! has an empty receipt, since nothing was consumed in the store.
 
 use std::sync::{Arc, OnceLock};
@@ -9,8 +9,9 @@ use std::sync::{Arc, OnceLock};
 use crate::algorithm::holds::HoldEnding;
 use crate::key::{Key, KeyStem};
 use crate::plan::{Check, Gate, Plan, Role};
+use crate::spi::{CheckVerdict, Verdict};
 use crate::store::{Adjustment, StoreError};
-use crate::{Decision, MemoryStore, OnFailure};
+use crate::{Decision, Limit, MemoryStore, OnFailure};
 
 /// The name of the static limit of a rule.
 const STATIC_LIMIT_NAME: &str = "static";
@@ -28,8 +29,15 @@ pub(crate) struct Fallback {
 struct LocalCheck<'p, 'r> {
     check: &'p Check<'r>,
     gate: Gate,
-    /// Whether it is the static limit of its rule.
-    is_static: bool,
+    kind: LocalLimit,
+}
+
+/// The limit of a check in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LocalLimit {
+    Whole,
+    Share,
+    Static,
 }
 
 impl Fallback {
@@ -59,24 +67,61 @@ impl Fallback {
         let local_plan = plan.with_checks(checks.iter().map(|local| local.check(plan)));
         let store = self.store.get_or_init(MemoryStore::new);
         let verdict = store.decide_now(&local_plan);
-        Ok(Decision::new(&local_plan, &verdict).made_locally(error.kind(), plan.is_security()))
+        let static_holds = static_holds(&local_plan, &verdict, &checks);
+        if !static_holds.is_empty() {
+            store.apply_each(&static_holds);
+        }
+        let mut decision = Decision::new(&local_plan, &verdict);
+        for (result, local) in decision.checks_mut().iter_mut().zip(&checks) {
+            result.share = local.kind == LocalLimit::Share;
+            result.hold &= local.kind != LocalLimit::Static;
+        }
+        Ok(decision.made_locally(error.kind(), plan.is_security()))
     }
 
     /// Renews and releases slots that were taken in memory. Returns whether all of them were held.
-    pub(crate) fn update_slots(&self, updates: &[Adjustment<'_>]) -> bool {
+    pub(crate) fn update_slots(&self, updates: &[Adjustment<'_>], counted_instances: Option<u32>) -> bool {
         if updates.is_empty() {
             return true;
         }
-        self.store.get().is_some_and(|store| store.apply_all(updates).iter().all(|held| *held))
+        let limits = self.local_limits(updates, counted_instances);
+        let updates = with_limits(updates, &limits);
+        self.store.get().is_some_and(|store| store.apply_all(&updates).iter().all(|held| *held))
     }
 
     /// Commits and releases holds that were made in memory.
-    pub(crate) fn end_holds(&self, endings: &[Adjustment<'_>]) -> Vec<HoldEnding> {
+    pub(crate) fn end_holds(&self, endings: &[Adjustment<'_>], counted_instances: Option<u32>) -> Vec<HoldEnding> {
         match self.store.get() {
-            Some(store) if !endings.is_empty() => store.apply_each(endings),
+            Some(store) if !endings.is_empty() => {
+                let limits = self.local_limits(endings, counted_instances);
+                store.apply_each(&with_limits(endings, &limits))
+            }
             _ => vec![HoldEnding::NotFound; endings.len()],
         }
     }
+
+    /// The limits under which the states of `adjustments` are kept in memory: a charge by another limit would be of another size.
+    fn local_limits(&self, adjustments: &[Adjustment<'_>], counted_instances: Option<u32>) -> Vec<Limit> {
+        let instances = counted_instances.unwrap_or(self.instances);
+        let local_limit = |one: &Adjustment<'_>| if one.share { one.limit.share(instances) } else { *one.limit };
+        adjustments.iter().map(local_limit).collect()
+    }
+}
+
+/// Commits what a reservation holds under static limits: they count the requests that begin, for which a take is enough. The reservation
+/// does not contain them, so nothing else would end these holds.
+fn static_holds<'c>(plan: &Plan<'c>, verdict: &Verdict, checks: &[LocalCheck<'_, '_>]) -> Vec<Adjustment<'c>> {
+    let results = plan.checks().iter().zip(verdict.checks()).zip(checks);
+    let commit = |((check, result), local): ((&Check<'c>, &CheckVerdict), &LocalCheck<'_, '_>)| {
+        let is_hold = local.kind == LocalLimit::Static && result.consumed && plan.is_hold(check);
+        is_hold.then(|| Adjustment::commit_now(plan, check, result.position)).flatten()
+    };
+    results.filter_map(commit).collect()
+}
+
+/// The same adjustments under other limits.
+fn with_limits<'l>(adjustments: &[Adjustment<'l>], limits: &'l [Limit]) -> Vec<Adjustment<'l>> {
+    adjustments.iter().zip(limits).map(|(one, limit)| Adjustment { limit, ..*one }).collect()
 }
 
 /// The checks that this instance decides. A static rule has one check, even with several limits.
@@ -85,21 +130,22 @@ fn local_checks<'p, 'r>(plan: &'p Plan<'r>, error: &StoreError, instances: u32) 
     for check in plan.enforced().filter(|check| !is_passed_by_group(plan, check, error)) {
         let gate = check.gate();
         let local = |limit| gate.with_limit(limit).with_security(check.is_security());
-        let (gate, is_static) = match (check.policy(error), gate.static_limit()) {
+        let (gate, kind) = match (check.policy(error), gate.static_limit()) {
             (OnFailure::Static, Some(limit)) => {
-                if checks.iter().any(|earlier| earlier.is_static && earlier.gate.rule() == gate.rule()) {
+                if checks.iter().any(|earlier| earlier.kind == LocalLimit::Static && earlier.gate.rule() == gate.rule())
+                {
                     continue;
                 }
                 let stem = KeyStem::for_rule(gate.rule(), limit, STATIC_LIMIT_NAME);
                 let name = STATIC_LIMIT_NAME.into();
                 let cap = Gate::from_names(gate.rule_smol_str().clone(), name, *limit, gate.role(), stem);
-                (cap.with_security(check.is_security()), true)
+                (cap.with_security(check.is_security()), LocalLimit::Static)
             }
-            (OnFailure::Local, _) => (local(*gate.limit()), false),
-            (OnFailure::Share, _) => (local(gate.limit().share(instances)), false),
+            (OnFailure::Local, _) => (local(*gate.limit()), LocalLimit::Whole),
+            (OnFailure::Share, _) => (local(gate.limit().share(instances)), LocalLimit::Share),
             (OnFailure::Open | OnFailure::Degraded | OnFailure::Closed | OnFailure::Static, _) => continue,
         };
-        checks.push(LocalCheck { check, gate, is_static });
+        checks.push(LocalCheck { check, gate, kind });
     }
     checks
 }
@@ -114,8 +160,8 @@ fn is_passed_by_group(plan: &Plan<'_>, check: &Check<'_>, error: &StoreError) ->
 impl LocalCheck<'_, '_> {
     /// The check of `plan` in memory.
     fn check<'s>(&'s self, plan: &Plan<'_>) -> Check<'s> {
-        let Self { check, gate, is_static } = self;
-        if *is_static {
+        let Self { check, gate, kind } = self;
+        if *kind == LocalLimit::Static {
             // It counts requests, whatever their cost, unless all of them are free.
             let is_free = |other: &Check<'_>| other.gate().rule() != gate.rule() || other.cost() == 0;
             let requests = if plan.enforced().all(is_free) { 0 } else { plan.requests() };

@@ -47,7 +47,7 @@ impl<S: Store> Limiter<S> {
         let (mut held, mut updates, mut indexes) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (lease, retake)) in renewals.iter().enumerate() {
             let [stored, local] = lease.renewals(&self.rules, *retake);
-            held.push(self.fallback.update_slots(&local));
+            held.push(self.fallback.update_slots(&local, self.store.instances()));
             indexes.extend(stored.iter().map(|_| index));
             updates.extend(stored);
         }
@@ -70,7 +70,7 @@ impl<S: Store> Limiter<S> {
     #[allow(clippy::needless_pass_by_value, reason = "a lease is good for one release")]
     pub async fn release(&self, lease: Lease) -> Result<(), LeaseError> {
         let [stored, local] = lease.releases(&self.rules);
-        let mut is_held = self.fallback.update_slots(&local);
+        let mut is_held = self.fallback.update_slots(&local, self.store.instances());
         let result = if stored.is_empty() { Ok(Vec::new()) } else { self.store.update_slots(&stored).await };
         for released in [&stored, &local] {
             self.waiting.slot_releases.notify(released);
@@ -131,7 +131,7 @@ impl<S: Store> Limiter<S> {
 
     pub(super) fn release_in_background(&self, lease: &Lease) {
         let [stored, local] = lease.releases(&self.rules);
-        self.fallback.update_slots(&local);
+        self.fallback.update_slots(&local, self.store.instances());
         self.waiting.slot_releases.notify(&local);
         if !stored.is_empty() {
             self.adjust_soon(&stored);

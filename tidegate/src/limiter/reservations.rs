@@ -175,7 +175,7 @@ impl<S: Store> Limiter<S> {
     }
 
     async fn end_reservation(&self, [stored, local]: [Vec<Adjustment<'_>>; 2]) -> Result<(), ReservationError> {
-        let mut endings = self.fallback.end_holds(&local);
+        let mut endings = self.fallback.end_holds(&local, self.store.instances());
         let result = if stored.is_empty() { Ok(Vec::new()) } else { self.store.end_holds(&stored).await };
         for ended in [&stored, &local] {
             self.waiting.slot_releases.notify(ended);
@@ -186,7 +186,7 @@ impl<S: Store> Limiter<S> {
     }
 
     fn end_reservation_soon(&self, [stored, local]: &[Vec<Adjustment<'_>>; 2]) {
-        self.fallback.end_holds(local);
+        self.fallback.end_holds(local, self.store.instances());
         self.waiting.slot_releases.notify(local);
         if !stored.is_empty() {
             self.adjust_soon(stored);

@@ -73,7 +73,13 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
             result.consumed = slot.is_some();
             result.position = slot.map_or(result.position, |slot| slot.position);
         }
-        let decision = Decision::new(plan, &verdict).with_delay(local.delay());
+        let mut decision = Decision::new(plan, &verdict).with_delay(local.delay());
+        for result in decision.checks_mut().iter_mut().filter(|result| result.local) {
+            let is_same = |own: &&CheckResult| {
+                (own.rule(), own.limit_name(), own.subject()) == (result.rule(), result.limit_name(), result.subject())
+            };
+            result.share = local.checks().iter().find(is_same).is_some_and(|own| own.share);
+        }
         match local.degraded() {
             Some(kind) => decision.degraded_by(kind, plan.is_security()),
             None => decision,

@@ -6,7 +6,7 @@ use super::{StoreError, StoreErrorKind};
 use crate::algorithm::{HoldOp, Op, TakePosition};
 use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
-use crate::plan::{Check, Gate, LeaseOwner, Plan};
+use crate::plan::{Check, Gate, LeaseOwner, Plan, ReservationTerms};
 use crate::{Limit, Network};
 
 /// A charge, a refund, a renewal or the end of a hold for one key.
@@ -30,6 +30,8 @@ pub struct Adjustment<'r> {
     /// bucket with others behind it, that place stays taken, and so does everything else that is bundled: otherwise a
     /// client that leaves the queue would pay nothing for a place that nobody else can use.
     pub bundled: bool,
+    /// Whether the state is in the memory of this instance, under its share of the limit.
+    pub(crate) share: bool,
 }
 
 impl<'r> Adjustment<'r> {
@@ -42,7 +44,7 @@ impl<'r> Adjustment<'r> {
     pub fn new(check: &Check<'r>, op: Op) -> Self {
         let gate = check.gate();
         let (anonymous, network) = (check.is_anonymous(), check.network());
-        Self { key: *check.key(), limit: gate.limit(), op, gate, anonymous, network, bundled: false }
+        Self { key: *check.key(), limit: gate.limit(), op, gate, anonymous, network, bundled: false, share: false }
     }
 
     /// The refund of what `check` consumed, as a part of the refund of its request.
@@ -65,13 +67,17 @@ impl<'r> Adjustment<'r> {
     /// request, or the release of a hold, as if it had never been made.
     pub fn undo(plan: &Plan<'_>, check: &Check<'r>, units: u64, position: TakePosition) -> Self {
         match plan.reservation() {
-            Some(terms) if plan.is_hold(check) => {
-                let undone = terms.undone().position();
-                let undone = position.overflow_bucket().map_or(undone, |number| undone.in_overflow_bucket(number));
-                Self::hold_release(check, undone)
-            }
+            Some(terms) if plan.is_hold(check) => Self::hold_release(check, undone(terms, position)),
             _ => Self::bundled_refund(check, check.cost().saturating_mul(units), position),
         }
+    }
+
+    /// Commits what `check` of `plan` has just held at `position`, with the cost that it held, as if it had been a take. `None` if it
+    /// holds nothing.
+    pub(crate) fn commit_now(plan: &Plan<'_>, check: &Check<'r>, position: TakePosition) -> Option<Self> {
+        let position = undone(plan.reservation()?, position);
+        let commit = Op::Hold(HoldOp::Commit { cost: check.cost(), position });
+        Some(Self::new(check, commit).at_position(position))
     }
 
     /// The release of the hold at `position` under `check`, or of its slot.
@@ -161,6 +167,12 @@ impl<'r> Adjustment<'r> {
 /// paid: it is free as soon as its holder is gone.
 pub(crate) const fn is_bundled(limit: &Limit, is_shadow: bool) -> bool {
     !(limit.is_held() || is_shadow && is_queue(limit))
+}
+
+/// The position of a hold of `terms` that was made at `position`, whose end is not remembered.
+fn undone(terms: &ReservationTerms, position: TakePosition) -> TakePosition {
+    let undone = terms.undone().position();
+    position.overflow_bucket().map_or(undone, |number| undone.in_overflow_bucket(number))
 }
 
 /// Releases what a reservation holds under `limit`.

@@ -4,7 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate::spi::{LeaseOwner, ReservationTerms};
-use tidegate::{Limiter, ManualClock, OnFailure, Request, ReservationError, Rule, StoreError, StoreErrorKind};
+use tidegate::{
+    Limit, Limiter, ManualClock, OnFailure, Rate, Receipt, Request, Reservation, ReservationError, Rule, StoreError,
+    StoreErrorKind,
+};
 
 use crate::store::{SwitchableStore, bucket, limiter, poll_once};
 
@@ -37,6 +40,55 @@ fn what_was_reserved_without_the_store_is_committed_in_memory() {
     assert_eq!(left(&limiter), Some(100), "nothing is charged in the store");
     store.fails.store(true, Ordering::Relaxed);
     assert_eq!(left(&limiter), Some(75));
+}
+
+/// 100 of 400 a minute, shared by four instances, are all that this one grants in a minute, whatever its reservations cost at last.
+#[test]
+fn a_commit_under_a_share_of_the_limit_is_charged_by_that_share() {
+    let limit = Limit::token_bucket(400, Rate::per_minute(400).unwrap()).unwrap();
+    let rule = || Rule::new("tokens", limit).with_on_failure(OnFailure::Share);
+    for is_full in [false, true] {
+        let clock = ManualClock::default();
+        let store = if is_full { SwitchableStore::new(&clock) } else { SwitchableStore::failing(&clock) };
+        let full_for: &[_] = if is_full { &["tokens"] } else { &[] };
+        store.full_for.lock().unwrap().extend(full_for);
+        store.instances.store(4, Ordering::Relaxed);
+        let limiter = limiter(&store, &clock, [rule()]);
+        let all = Request::new("").with_cost(100);
+        let reservation = poll_once(limiter.reserve(&all, None)).unwrap().reservation().unwrap();
+        // Another call, with the id that the first one got.
+        let [stored, local] = [reservation.stored(), reservation.local()]
+            .map(|receipt| Receipt::from_bytes(&receipt.to_bytes()).unwrap());
+        let reservation = Reservation::from_receipts(stored, local, limiter.rules()).unwrap();
+        poll_once(limiter.commit(&reservation, 100)).unwrap();
+        store.full_for.lock().unwrap().clear();
+        store.fails.store(true, Ordering::Relaxed);
+        clock.advance(Duration::from_secs(15));
+        assert_eq!(left(&limiter), Some(25), "is_full = {is_full}");
+        clock.advance(Duration::from_secs(45));
+        assert_eq!(left(&limiter), Some(100));
+    }
+}
+
+/// Nothing could end a hold under a static limit, which has no place in the reservation: the limit would be full until they run out.
+#[test]
+fn reservations_under_a_static_limit_count_as_requests_that_begin() {
+    let cap = Limit::token_bucket(3, Rate::per_minute(60).unwrap()).unwrap();
+    let rule = Rule::new("tokens", bucket(100)).with_on_failure(OnFailure::Static).with_static_limit(cap);
+    for key in [None, Some("a")] {
+        let clock = ManualClock::default();
+        let store = SwitchableStore::failing(&clock);
+        let limiter = limiter(&store, &clock, [rule.clone(), Rule::new("local", bucket(1000))]);
+        let reserve = |key: Option<&str>| poll_once(limiter.reserve(&request(), key)).unwrap();
+        let first = reserve(key);
+        assert_eq!(first.reservation().unwrap().rules().collect::<Vec<_>>(), ["local"]);
+        assert!(reserve(None).is_allowed() && reserve(None).is_allowed() && !reserve(None).is_allowed());
+        clock.advance(Duration::from_secs(1));
+        assert!(reserve(None).is_allowed() && !reserve(None).is_allowed(), "the cap refills as for other requests");
+        poll_once(limiter.commit(&first.reservation().unwrap(), 1)).unwrap();
+        clock.advance(Duration::from_secs(1));
+        assert!(reserve(None).is_allowed() && !reserve(None).is_allowed(), "a commit changes nothing there");
+    }
 }
 
 #[test]
