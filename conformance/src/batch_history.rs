@@ -52,8 +52,8 @@ struct PlanSpec {
     max_delay: Option<u64>,
     peek: bool,
     changed: bool,
-    /// The number of the owner of a reservation.
-    reservation: Option<u64>,
+    /// The number of the owner of a reservation, and whether only rules that count tokens hold the cost.
+    reservation: Option<(u64, bool)>,
 }
 
 /// A move of the clock, then a batch of these plans.
@@ -106,7 +106,7 @@ pub fn batch_histories() -> BoxedStrategy<BatchHistory> {
     let units = prop_oneof![12 => Just(1), 1 => 1..10u64, 1 => any::<u64>()];
     let checks = prop_oneof![3 => 1..2usize, 2 => 2..5usize]
         .prop_flat_map(move |checks| prop::collection::vec((any::<usize>(), subject.clone()), checks));
-    let reservation = prop_oneof![4 => Just(None), 1 => (1..9u64).prop_map(Some)];
+    let reservation = prop_oneof![4 => Just(None), 1 => (1..9u64, any::<bool>()).prop_map(Some)];
     let flags = (prop::bool::weighted(0.1), prop::bool::weighted(0.1), reservation);
     let plan = (checks, history::cost(), mode, units, history::max_delay(), flags).prop_map(
         |(checks, cost, mode, max_units, max_delay, (peek, changed, reservation))| PlanSpec {
@@ -218,6 +218,7 @@ impl GateSpec {
             _ => format!("r{index}"),
         };
         let gate = Gate::new(rule.clone(), "", limit, self.role, KeyStem::for_rule(&rule, &self.limit, ""));
+        let gate = gate.with_usage(index.is_multiple_of(2));
         match anonymous {
             Anonymous::Nobody => gate,
             // Longer than any history, so that the states are those of any other subject.
@@ -244,8 +245,12 @@ impl PlanSpec {
         });
         let plan = Plan::new(checks).unwrap().with_mode(self.mode).with_max_units(self.max_units);
         let plan = self.max_delay.map_or(plan.clone(), |delay| plan.with_max_delay(Duration::from_micros(delay)));
-        let plan = match self.reservation.and_then(LeaseOwner::from_number) {
-            Some(owner) => plan.with_reservation(ReservationTerms::new(owner, RESERVATION_TTL, true)),
+        let reservation = self.reservation.and_then(|(owner, only)| Some((LeaseOwner::from_number(owner)?, only)));
+        let plan = match reservation {
+            Some((owner, usage_only)) => {
+                let terms = ReservationTerms::new(owner, RESERVATION_TTL, true);
+                plan.with_reservation(if usage_only { terms.with_usage_only() } else { terms })
+            }
             None => plan,
         };
         if self.peek { plan.with_peek() } else { plan }

@@ -29,6 +29,8 @@ pub struct History {
     mode: PlanMode,
     /// How long reservations last, in microseconds.
     reservation_ttl: u64,
+    /// Which limits are of rules that count tokens, one bit each.
+    usage: u8,
     steps: Vec<Step>,
 }
 
@@ -45,8 +47,8 @@ enum Step {
     Refund(usize, u64, bool),
     /// Of the slots of which take, and what happens to them.
     UpdateSlots(usize, SlotUpdate),
-    /// With one of a few idempotency keys, or with none.
-    Reserve(Cost, Option<u8>),
+    /// With one of a few idempotency keys, or with none; and whether only rules that count tokens hold the cost.
+    Reserve(Cost, Option<u8>, bool),
     /// Of which reservation, and how.
     End(usize, Ending),
     Forget,
@@ -105,7 +107,7 @@ pub enum BackwardTime {
 impl History {
     /// A history in which every limit is a rule of its own.
     fn new(limits: Vec<(Limit, Role)>, mode: PlanMode, steps: Vec<Step>) -> Self {
-        Self { rules: (0..limits.len()).collect(), limits, mode, reservation_ttl: 1, steps }
+        Self { rules: (0..limits.len()).collect(), limits, mode, reservation_ttl: 1, usage: 0, steps }
     }
 
     /// The number of steps.
@@ -141,7 +143,7 @@ impl History {
                 let rule = format!("r{}", self.rules[index]);
                 let name = if self.rules[index] == index { String::new() } else { format!("{index}") };
                 let stem = KeyStem::for_rule(&rule, limit, &name);
-                Gate::new(rule, name, *limit, *role, stem)
+                Gate::new(rule, name, *limit, *role, stem).with_usage(self.usage >> index & 1 == 1)
             })
             .collect();
         let mut highest = START;
@@ -218,19 +220,24 @@ impl History {
                         }
                     }
                 }
-                Step::Reserve(cost, key) => {
+                Step::Reserve(cost, key, usage_only) => {
                     let owner = key
                         .filter(|_| backwards != BackwardTime::Never)
                         .map(u64::from)
                         .map_or_else(|| owner(number as u64, backwards), |key| owner(3 * key, backwards));
                     let ttl = Duration::from_micros(self.reservation_ttl);
-                    let plan = checks(cost).with_reservation(ReservationTerms::new(owner, ttl, key.is_some()));
+                    let terms = ReservationTerms::new(owner, ttl, key.is_some());
+                    let terms = if usage_only { terms.with_usage_only() } else { terms };
+                    let plan = checks(cost).with_reservation(terms);
                     let (a, b) = (one.decide(&plan).await.unwrap(), other.decide(&plan).await.unwrap());
                     if a != b {
                         return Err(differ(&a, &b));
                     }
                     last_retry = a.checks().iter().filter_map(|check| check.outcome.retry_after).max().or(last_retry);
                     reservations.push(releases(&plan));
+                    if usage_only {
+                        receipts.push(refunds(&plan, &a));
+                    }
                 }
                 Step::End(which, ending) => {
                     let holds = which.checked_rem(reservations.len()).map(|index| &reservations[index]);
@@ -276,7 +283,8 @@ fn charges<'g>(plan: &Plan<'g>, earlier: &[Adjustment<'_>]) -> Vec<Adjustment<'g
 }
 
 fn refunds<'g>(plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
-    let consumed = plan.checks().iter().zip(verdict.checks()).filter(|(_, verdict)| verdict.consumed);
+    let consumed = plan.checks().iter().zip(verdict.checks());
+    let consumed = consumed.filter(|(check, verdict)| verdict.consumed && !plan.is_hold(check));
     let refund = |(check, result): (&Check<'g>, &tidegate::spi::CheckVerdict)| {
         let cost = check.cost().saturating_mul(verdict.granted().max(1));
         Adjustment::bundled_refund(check, cost, result.position)
@@ -288,7 +296,7 @@ fn refunds<'g>(plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
 fn releases<'g>(plan: &Plan<'g>) -> Vec<Adjustment<'g>> {
     let position = plan.reservation().unwrap().position();
     let release = |check: &Check<'g>| match check.gate().limit() {
-        limit if limit.keeps_holds() => Some(Adjustment::new(check, Op::Hold(HoldOp::Release { position }))),
+        _ if plan.is_hold(check) => Some(Adjustment::new(check, Op::Hold(HoldOp::Release { position }))),
         limit if limit.is_held() => Some(Adjustment::release(check, plan.lease_owner()?)),
         _ => None,
     };

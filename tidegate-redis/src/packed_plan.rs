@@ -53,6 +53,8 @@ pub(crate) struct PackedCheck {
     pub(crate) algorithm: usize,
     pub(crate) role: Role,
     pub(crate) cost: u64,
+    /// Whether a reservation holds the cost.
+    pub(crate) is_hold: bool,
     pub(crate) has_max_ttl: bool,
     /// Whether taking n units at once is the same as taking n times one, and the state is part of the reply.
     pub(crate) is_additive: bool,
@@ -191,6 +193,7 @@ impl PackedCheck {
             algorithm,
             role: check.gate().role(),
             cost: check.cost(),
+            is_hold: plan.is_hold(check),
             has_max_ttl: max_ttl_micros.is_some(),
             is_additive: matches!(
                 check.gate().limit().algorithm(),

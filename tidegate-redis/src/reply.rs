@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate::spi::algorithm::{self, CLOCK_MARGIN, DecidedTake, State, StoredState, TakePosition};
-use tidegate::spi::{Check, CheckVerdict, HoldRefusal, Plan, Role, Verdict};
-use tidegate::{Limit, StoreError, StoreErrorKind, Timestamp};
+use tidegate::spi::algorithm::{CLOCK_MARGIN, State, StoredState};
+use tidegate::spi::{Check, HoldRefusal, Plan, Role, Verdict};
+use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::args::micros;
 pub(crate) use adjust_reply::{AdjustReply, parse_adjust};
@@ -214,10 +214,7 @@ impl Reply {
         if let Some(refusal) = self.refusal {
             return Verdict::refused(self.now, refusal);
         }
-        let mut verdict = Verdict::replay(plan, self.now, self.granted, &self.states);
-        if self.is_repeated_reservation {
-            self.set_places_taken_before(plan, &mut verdict);
-        }
+        let mut verdict = Verdict::replay(plan, self.now, self.granted, &self.states, self.is_repeated_reservation);
         for (check, details) in verdict.checks_mut().iter_mut().zip(&self.details) {
             check.overflowed = details.overflowed;
             check.unstored = details.unstored;
@@ -228,18 +225,6 @@ impl Reply {
             }
         }
         verdict
-    }
-
-    /// The results of places in queues that a repeated reservation did not take again.
-    fn set_places_taken_before(&self, plan: &Plan<'_>, verdict: &mut Verdict) {
-        let results = plan.checks().iter().zip(&self.states).zip(verdict.checks_mut());
-        for ((check, (admitted, state)), result) in results {
-            if let limit @ Limit::LeakyBucket(_) = check.gate().limit() {
-                let decided = DecidedTake { take: plan.take(check, 1), admitted: *admitted, consumed: false };
-                let outcome = algorithm::outcome(&state.view(), limit, self.now, decided);
-                *result = CheckVerdict::new(outcome, false, TakePosition::default());
-            }
-        }
     }
 
     /// The state that the check at `index` was decided on.

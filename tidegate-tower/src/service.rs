@@ -13,7 +13,7 @@ use http::{Request, Response, response};
 use http_body::Body;
 use tidegate::http::{HeaderPolicy, Rejection};
 use tidegate::spi::{BodyNeed, BodyUse, Origin, Plan, Store};
-use tidegate::{Decision, HeldLease, Receipt, Reservation, ReservationError, Rule, StoreError, StoreErrorKind};
+use tidegate::{Decision, HeldLease, Receipt, Reservation, Rule, StoreError, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attribute_sources::header_value;
@@ -209,9 +209,9 @@ where
     let (mut parts, body) = response.into_parts();
     if let Some(usage) = &admission.usage {
         let by_size = cost_by_size(settings, &active, admission.assumption.as_deref());
-        usage.set_costs(|rule| {
-            stated_cost(settings, &active, &parts, rule).or_else(|| by_size.as_ref()?.rule_cost(rule))
-        });
+        let cost =
+            |rule: &str| stated_cost(settings, &active, &parts, rule).or_else(|| by_size.as_ref()?.rule_cost(rule));
+        usage.settle_others(cost).await;
     } else if let Some(receipt) = receipt {
         correct_cost(settings, &active, receipt, &parts, admission.assumption.as_deref()).await;
     }
@@ -249,7 +249,11 @@ async fn check<S: Store + 'static, B>(
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
     let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
     let is_metered = active.has_usage && active.limiter.rules().settles_by_usage(&plan);
-    let result = if is_metered { reserve(active, plan.clone()).await } else { active.limiter.check_plan(&plan).await };
+    let result = if is_metered {
+        active.limiter.reserve_usage_plan(plan.clone()).await
+    } else {
+        active.limiter.check_plan(&plan).await
+    };
     if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
         slot.fill(&result);
     }
@@ -278,16 +282,6 @@ async fn check<S: Store + 'static, B>(
         Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, &parts.headers, &decision)),
         Err(error) => CheckOutcome::Reject(reject_unavailable(settings, active, &parts.headers, &error)),
     }
-}
-
-/// Reserves the cost of a request, since its actual cost is known only afterwards.
-#[cold]
-async fn reserve<S: Store>(active: &ActiveLimiter<S>, plan: Plan<'_>) -> Result<Decision, StoreError> {
-    active.limiter.reserve_plan(plan, None).await.map_err(|error| match error {
-        ReservationError::Store(error) => error,
-        // Without a key, there is no reservation that it could be taken for.
-        other => StoreError::new(StoreErrorKind::Refused, other.to_string()),
-    })
 }
 
 /// The response to a request that a rule denies.

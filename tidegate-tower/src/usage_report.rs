@@ -43,6 +43,8 @@ struct Pending {
 struct PendingState {
     /// None after the commit.
     settlement: Option<Arc<dyn Settlement>>,
+    /// The same for rules whose cost is not in tokens, which the head of the response settles. None after that.
+    others: Option<Arc<dyn Settlement>>,
     /// The rules of the request, and what the response states about their costs besides the tokens.
     costs: Vec<(String, Option<u64>)>,
     progress: Option<TokenUsage>,
@@ -57,6 +59,9 @@ type SettlementFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 trait Settlement: Send + Sync {
     /// Commits the costs.
     fn commit(self: Arc<Self>, costs: Costs) -> SettlementFuture;
+
+    /// Settles what was taken under rules whose cost is not in tokens.
+    fn settle_others(self: Arc<Self>, costs: Costs) -> SettlementFuture;
 
     /// Charges further costs after a commit.
     fn charge_late(self: Arc<Self>, costs: Costs) -> SettlementFuture;
@@ -89,8 +94,8 @@ struct ReservedCosts<S> {
     limiter: Arc<Limiter<S>>,
     /// None if all costs are estimated as 0.
     reservation: Option<Reservation>,
-    /// What a reservation does not hold: costs of 0, and places in queues.
-    taken: Mutex<Option<Receipt>>,
+    /// What a reservation does not hold: costs under rules without tokens, and places in queues.
+    taken: Mutex<Receipt>,
 }
 
 impl UsageReport {
@@ -107,8 +112,11 @@ impl UsageReport {
             |name: &str| rules.rule(name).is_some_and(|rule| rule.usage().is_some() && rule.mode() != RuleMode::Shadow);
         let duration = reservation.as_ref().map(Reservation::duration);
         let limiter = Arc::clone(limiter);
+        let settlement: Arc<dyn Settlement> =
+            Arc::new(ReservedCosts { limiter, reservation, taken: Mutex::new(taken) });
         let state = PendingState {
-            settlement: Some(Arc::new(ReservedCosts { limiter, reservation, taken: Mutex::new(Some(taken)) })),
+            settlement: Some(Arc::clone(&settlement)),
+            others: Some(settlement),
             costs: names().map(|name| (name.to_owned(), None)).collect(),
             progress: None,
             is_partly_committed: false,
@@ -154,10 +162,19 @@ impl UsageReport {
         }
     }
 
-    /// Sets the costs under rules whose cost is not in tokens.
-    pub(crate) fn set_costs(&self, cost: impl Fn(&str) -> Option<u64>) {
-        for (rule, stated) in &mut self.0.lock().costs {
-            *stated = cost(rule);
+    /// Settles the costs under rules whose cost is not in tokens, as soon as the head of the response is there: what they took is counted like
+    /// that of any other request, however long the response lasts.
+    pub(crate) async fn settle_others(&self, cost: impl Fn(&str) -> Option<u64>) {
+        let settling = {
+            let mut state = self.0.lock();
+            for (rule, stated) in &mut state.costs {
+                *stated = cost(rule);
+            }
+            let costs = Costs { tokens: None, others: state.costs.clone() };
+            state.others.take().map(|settlement| settlement.settle_others(costs))
+        };
+        if let Some(settling) = settling {
+            settling.await;
         }
     }
 }
@@ -199,7 +216,7 @@ impl Pending {
     fn end(&self, tokens: Option<TokenUsage>) -> Ending {
         let mut state = self.lock();
         let Some(settlement) = state.settlement.take() else { return Ending::Nothing };
-        let others = std::mem::take(&mut state.costs);
+        let others = state.costs.clone();
         if !state.is_partly_committed {
             if let Some(expiry) = state.expiry.take() {
                 expiry.abort();
@@ -234,9 +251,14 @@ impl<S: Store + 'static> Settlement for ReservedCosts<S> {
             {
                 self.limiter.commit_each_soon(reservation, actual);
             }
-            if let Some(taken) = self.take_receipt() {
-                let _ = self.limiter.settle(taken, actual).await;
-            }
+            let _ = self.limiter.settle(self.take_metered(), actual).await;
+        })
+    }
+
+    fn settle_others(self: Arc<Self>, costs: Costs) -> SettlementFuture {
+        Box::pin(async move {
+            let actual = |rule: &str| costs.actual(&self.limiter, rule);
+            let _ = self.limiter.settle(self.take_others(), actual).await;
         })
     }
 
@@ -245,8 +267,8 @@ impl<S: Store + 'static> Settlement for ReservedCosts<S> {
         if let Some(reservation) = &self.reservation {
             self.limiter.commit_each_soon(reservation, actual);
         }
-        if let (Some(taken), Ok(runtime)) = (self.take_receipt(), Handle::try_current()) {
-            let limiter = Arc::clone(&self.limiter);
+        if let Ok(runtime) = Handle::try_current() {
+            let (limiter, taken) = (Arc::clone(&self.limiter), self.take_metered());
             runtime.spawn(async move { limiter.settle(taken, |rule| costs.actual(&limiter, rule)).await });
         }
     }
@@ -270,15 +292,25 @@ impl<S: Store + 'static> Settlement for ReservedCosts<S> {
         if let Some(reservation) = &self.reservation {
             self.limiter.release_reservation_soon(reservation);
         }
-        if let Some(taken) = self.take_receipt() {
-            self.limiter.refund_soon(taken);
-        }
+        self.limiter.refund_soon(std::mem::take(&mut *self.lock_taken()));
     }
 }
 
-impl<S> ReservedCosts<S> {
-    fn take_receipt(&self) -> Option<Receipt> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).take()
+impl<S: Store> ReservedCosts<S> {
+    /// What was taken under rules whose cost is in tokens.
+    fn take_metered(&self) -> Receipt {
+        self.lock_taken().split_off(|rule| self.limiter.rules().usage(rule).is_some())
+    }
+
+    /// What was taken under the other rules.
+    fn take_others(&self) -> Receipt {
+        let mut taken = self.lock_taken();
+        let metered = taken.split_off(|rule| self.limiter.rules().usage(rule).is_some());
+        std::mem::replace(&mut *taken, metered)
+    }
+
+    fn lock_taken(&self) -> MutexGuard<'_, Receipt> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

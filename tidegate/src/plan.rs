@@ -332,9 +332,7 @@ impl Plan<'_> {
     pub fn op(&self, check: &Check<'_>, units: u64) -> Op {
         let take = self.take(check, units);
         match self.reservation() {
-            Some(terms) if check.gate().limit().keeps_holds() => {
-                Op::Hold(HoldOp::Reserve { take, ttl_micros: terms.ttl_micros() })
-            }
+            Some(terms) if terms.holds(check) => Op::Hold(HoldOp::Reserve { take, ttl_micros: terms.ttl_micros() }),
             _ => Op::Take(take),
         }
     }
@@ -342,7 +340,12 @@ impl Plan<'_> {
     /// Whether what `check` admits is a hold.
     #[inline(always)]
     pub fn is_hold(&self, check: &Check<'_>) -> bool {
-        self.reservation().is_some() && check.gate().limit().keeps_holds()
+        self.reservation().is_some_and(|terms| terms.holds(check))
+    }
+
+    /// Whether a repeated reservation finds under `check` what it took before: a hold, a slot or a block, not a take that has no owner.
+    pub(crate) fn keeps_owner(&self, check: &Check<'_>) -> bool {
+        self.is_hold(check) || check.gate().limit().is_held() || check.gate().is_penalty()
     }
 }
 

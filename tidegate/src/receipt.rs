@@ -104,6 +104,15 @@ impl Receipt {
         })
     }
 
+    /// Removes the entries of rules that are `chosen`, by their ids, and returns them. An entry that several rules share through a budget
+    /// is removed if one of them is.
+    pub fn split_off(&mut self, chosen: impl Fn(&str) -> bool) -> Self {
+        let is_chosen = |entry: &ReceiptEntry| chosen(&entry.rule) || entry.others.iter().any(|(rule, _)| chosen(rule));
+        let (split, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_chosen);
+        self.entries = kept;
+        Self { entries: split, has_lost_place: self.has_lost_place }
+    }
+
     /// Whether there is nothing to refund.
     pub fn is_empty(&self) -> bool {
         self.refundable_entries().next().is_none()

@@ -112,7 +112,7 @@ impl Verdict {
             None => false,
         };
         let room = |check: &Check<'_>, state: Option<&State>| {
-            if is_repeat && !keeps_owner(check) { 1 } else { room(plan, check, state, now) }
+            if is_repeat && !plan.keeps_owner(check) { 1 } else { room(plan, check, state, now) }
         };
         let rooms: SmallVec<[u64; 4]> =
             plan.checks().iter().zip(states).map(|(check, state)| room(check, *state)).collect();
@@ -121,7 +121,7 @@ impl Verdict {
         let mut changes = Vec::with_capacity(states.len());
         for (check, (state, room)) in plan.checks().iter().zip(states.iter().zip(&rooms)) {
             let admitted = *room >= granted.max(1);
-            let is_taken_before = is_repeat && !keeps_owner(check);
+            let is_taken_before = is_repeat && !plan.keeps_owner(check);
             let (mut change, input) = (None, CheckInput { plan, check, granted, admitted, is_taken_before });
             checks.push(input.decide(*state, now, &mut change));
             changes.push(change);
@@ -149,11 +149,18 @@ impl Verdict {
     }
 
     /// Computes a verdict from the reply of a script: its time, the units that it granted, and for each check whether it
-    /// admits them and the state that the script found.
-    pub fn replay(plan: &Plan<'_>, now: Timestamp, granted: u64, states: &[(bool, StoredState)]) -> Self {
+    /// admits them and the state that the script found. `is_repeat` is whether it is a reservation that was made before.
+    pub fn replay(
+        plan: &Plan<'_>,
+        now: Timestamp,
+        granted: u64,
+        states: &[(bool, StoredState)],
+        is_repeat: bool,
+    ) -> Self {
         let replayed = plan.checks().iter().zip(states).map(|(check, (admitted, state))| {
             let take = plan.take(check, granted.max(1));
-            let consumed = !plan.is_peek() && plan.consumes(check, *admitted, granted);
+            let is_taken_before = is_repeat && !plan.keeps_owner(check);
+            let consumed = !plan.is_peek() && !is_taken_before && plan.consumes(check, *admitted, granted);
             let decided = DecidedTake { take, admitted: *admitted, consumed };
             finish(plan, check, &state.view(), state.held(), decided, now)
         });
@@ -171,12 +178,6 @@ fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestam
     }
 }
 
-/// Whether a repeated reservation finds under `check` what it took before: a hold or a slot, not a place in a queue.
-fn keeps_owner(check: &Check<'_>) -> bool {
-    let limit = check.gate().limit();
-    limit.keeps_holds() || limit.is_held() || check.gate().is_penalty()
-}
-
 /// Whether the reservation has been made before. An error if that was with another cost, or has ended.
 fn find_holds(
     plan: &Plan<'_>,
@@ -186,7 +187,7 @@ fn find_holds(
 ) -> Result<bool, HoldRefusal> {
     let mut refusal = None;
     let mut is_repeat = false;
-    for (check, state) in plan.checks().iter().zip(states) {
+    for (check, state) in plan.checks().iter().zip(states).filter(|(check, _)| terms.holds(check)) {
         match holds::status(*state, check.gate().limit(), now, terms.owner().number()) {
             HoldStatus::Absent => {}
             HoldStatus::Open(units) if units == check.cost() => is_repeat = true,
@@ -232,7 +233,7 @@ struct CheckInput<'p, 'r> {
     check: &'p Check<'r>,
     granted: u64,
     admitted: bool,
-    /// Whether it is a place in a queue that was taken when the reservation, which is repeated, was made.
+    /// Whether it is a take of a reservation that is repeated: it was taken when the reservation was made.
     is_taken_before: bool,
 }
 
@@ -279,7 +280,9 @@ fn apply_change(state: Option<&State>, change: Option<Change>) -> Option<State> 
 #[inline(always)]
 fn held_by_others(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> Option<u64> {
     if let Some(State::WithHolds(_)) = state {
-        let owner = plan.reservation().map_or(0, |terms| terms.owner().number());
+        // A take counts beside all holds, even one of its own reservation.
+        let terms = plan.reservation().filter(|terms| terms.holds(check));
+        let owner = terms.map_or(0, |terms| terms.owner().number());
         return holds::held(state, check.gate().limit(), now, owner);
     }
     plan.is_hold(check).then_some(0)
@@ -297,7 +300,7 @@ fn finish(
     let limit = check.gate().limit();
     let position = match plan.reservation() {
         _ if !decided.consumed => TakePosition::default(),
-        Some(terms) if limit.keeps_holds() => terms.position(),
+        Some(terms) if terms.holds(check) => terms.position(),
         _ => algorithm::position(view, limit, now, decided.take),
     };
     let outcome = match held {

@@ -41,7 +41,7 @@ pub fn penalty_histories() -> BoxedStrategy<History> {
                 rules.push(limits.len());
                 limits.push(other);
             }
-            History { limits, rules, mode, reservation_ttl: 1, steps }
+            History { limits, rules, mode, reservation_ttl: 1, usage: 0, steps }
         })
         .boxed()
 }
@@ -59,11 +59,12 @@ pub fn reservation_histories() -> BoxedStrategy<History> {
     let ending = prop_oneof![3 => cost().prop_map(Ending::Commit), 1 => Just(Ending::Release)];
     let steps = prop_oneof![
         3 => step(),
-        4 => (cost(), key).prop_map(|(cost, key)| Step::Reserve(cost, key)),
+        4 => (cost(), key, any::<bool>()).prop_map(|(cost, key, usage_only)| Step::Reserve(cost, key, usage_only)),
         3 => (any::<usize>(), ending).prop_map(|(which, ending)| Step::End(which, ending)),
     ];
-    (prop_oneof![single, several], mode, span(), prop::collection::vec(steps, 1..60))
-        .prop_map(|(limits, mode, ttl, steps)| History {
+    (prop_oneof![single, several], mode, span(), any::<u8>(), prop::collection::vec(steps, 1..60))
+        .prop_map(|(limits, mode, ttl, usage, steps)| History {
+            usage,
             reservation_ttl: ttl.as_micros() as u64,
             ..History::new(limits, mode, steps)
         })

@@ -79,10 +79,15 @@ impl ModelStore {
         }
         let is_open = |index: usize| keeps(index) && status(index) == HoldStatus::Open(plan.checks()[index].cost());
         let is_repeat = (0..settled.len()).any(is_open);
-        // A place in a queue was taken when the reservation was made.
-        let is_taken_before =
-            |index: usize| is_repeat && matches!(plan.checks()[index].gate().limit(), Limit::LeakyBucket(_));
-        let held = |index: usize| holds[index].as_ref().map_or(0, |own| own.held_by_others(moment(index), owner));
+        // What has no owner was taken when the reservation was made.
+        let has_owner = |index: usize| {
+            keeps(index) || matches!(plan.checks()[index].gate().limit(), Limit::Concurrency(_) | Limit::Penalty(_))
+        };
+        let is_taken_before = |index: usize| is_repeat && !has_owner(index);
+        let held = |index: usize| {
+            let owner = if keeps(index) { owner } else { 0 };
+            holds[index].as_ref().map_or(0, |own| own.held_by_others(moment(index), owner))
+        };
         let fits_alone = |index: usize, units: u64| settled[index].0.fits(request(&plan.checks()[index], units));
         let fits = |index: usize, units: u64| {
             let request = request(&plan.checks()[index], units);

@@ -13,6 +13,9 @@ use crate::scripts::{SCRIPTS, Script};
 /// From this many plans on that share a key, their takes are counted instead of applied one by one.
 const MIN_COUNTED_PLANS: usize = 3;
 
+/// In place of the cost that a check of a reservation holds: it takes its cost at once. No cost is as large.
+const TAKE_BIT: u64 = 1 << 63;
+
 /// The arguments of `decide_batch.lua`.
 #[derive(Debug)]
 pub(super) struct BatchArguments {
@@ -143,13 +146,14 @@ impl BatchArguments {
                 PlanKind::Reservation => {
                     let strikes = plan.strikes.get(index).copied().unwrap_or(0);
                     self.push_all([*limit, *key, *overflow, strikes]);
-                    self.push_number(plan.checks[index].cost);
+                    let PackedCheck { cost, is_hold, .. } = plan.checks[index];
+                    self.push_number(if is_hold { cost } else { TAKE_BIT });
                 }
             }
         }
     }
 
-    /// A number below 2^53, in four numbers, the lowest first.
+    /// A number below 2^53, or `TAKE_BIT`, in four numbers, the lowest first.
     fn push_number(&mut self, number: u64) {
         self.push_all([0, 16, 32, 48].map(|bits| (number >> bits) as u16));
     }

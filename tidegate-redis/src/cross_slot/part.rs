@@ -191,7 +191,7 @@ pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts:
     for (part, verdict) in parts.iter().zip(verdicts) {
         let verdict = verdict.unwrap_or_else(|| {
             let fresh: Vec<_> = part.indexes.iter().map(|_| (true, StoredState::Fresh)).collect();
-            Verdict::replay(&part.plan.clone().with_peek(), decided_at, 1, &fresh)
+            Verdict::replay(&part.plan.clone().with_peek(), decided_at, 1, &fresh, false)
         });
         for (index, check) in part.indexes.iter().zip(verdict.checks()) {
             checks[*index] = Some(*check);

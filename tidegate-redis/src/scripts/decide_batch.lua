@@ -13,8 +13,8 @@
 --          3; 0 for a peek, else 1; 1 if each check counts on its own, else 0; units in four numbers, the lowest first; number of
 --          checks; checks as for 2
 --          4; as for 3, and after each check the number of the penalty among the checks that its denial strikes, from 1, or 0
---          5; owner and time to live of a reservation, each in four numbers, the lowest first; as for 4, and after each check its
---          cost in four numbers
+--          5; owner and time to live of a reservation, each in four numbers, the lowest first; as for 4, and after each check the
+--          cost that it holds in four numbers. The highest is 32768 if it takes its cost instead
 -- ARGV[2]  for each limit eleven packed doubles: algorithm; role of the check (0 enforced, 1 shadow, 2 and up an any-of group);
 --          maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`, padded
 -- ARGV[3]  tests only: now, in microseconds
@@ -22,7 +22,7 @@
 --          "~", once for all plans: the periods of a quota do not contain now, and nothing was decided
 --          "!" and the number of an enforced check whose state is unreadable: the plan changed nothing
 --          "e" for a reservation that has ended, "k" for one that exists with another cost: the plan changed nothing
---          "r" for a reservation that was made before, in which a place in a queue is not taken again;
+--          "r" for a reservation that was made before, in which what was taken in place of held is not taken again;
 --          unless units is 1, "g" and the units granted; then for each check a letter and the state that it was decided on; then "t"
 --          and the units that earlier plans took from this state, if any; then for a state with a maximum TTL "m" and the
 --          milliseconds that it had left. A state with holds is followed by "h", the units that others hold, a comma, and the
@@ -55,11 +55,6 @@ end
 local function apply_beside_holds(limit, state, op, units, owner, amount, ttl)
   return holds(limit[1], limit[1] == token_bucket, state, now, op, units, owner, amount, ttl,
     limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
-end
-
--- Under other limits a reservation is a take.
-local function keeps_holds(limit)
-  return limit[1] ~= leaky_bucket and limit[1] ~= concurrency and limit[1] ~= penalty
 end
 
 -- The number in four numbers of a plan.
@@ -246,7 +241,7 @@ while at < past_plans do
       end
       key[i], stored[i] = k, state
       local room
-      if kind == 5 and keeps_holds(limit) then
+      if kind == 5 and plans[hold_at + 3] < 32768 then
         local found
         admitted[i], value[i], expiry[i], view[i], found =
           apply_beside_holds(limit, state, RESERVE, 1, owner, number(hold_at), hold_ttl)
@@ -272,11 +267,13 @@ while at < past_plans do
         if room >= (best[role] or 0) then best[role] = room end
       end
     end
-    if is_repeat then -- a place in a queue was taken when the reservation was made
+    if is_repeat then -- what has no owner was taken when the reservation was made
       granted, best = 1, nil
       for i = 1, checks do
-        local limit = limit_of[plans[first + width * (i - 1)]]
-        if limit[1] == leaky_bucket and admitted[i] ~= nil then admitted[i], value[i] = true, nil end
+        local limit, is_take = limit_of[plans[first + width * (i - 1)]], plans[first + width * i - 1] == 32768
+        if is_take and limit[1] ~= concurrency and limit[1] ~= penalty and admitted[i] ~= nil then
+          admitted[i], value[i] = true, nil
+        end
         local room, role = admitted[i] and 1 or 0, limit[2]
         if role == 0 then
           if room < granted then granted = room end

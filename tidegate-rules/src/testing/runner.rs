@@ -3,9 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate::{
-    Decision, Limiter, ManualClock, MemoryStore, Request, ReservationError, StoreError, StoreErrorKind, Timestamp,
-};
+use tidegate::{Decision, Limiter, ManualClock, MemoryStore, Request, StoreError, StoreErrorKind, Timestamp};
 
 use super::assertions::{self, AssertionFailure, DecidedStep, OutcomeCounts, StepResult};
 use super::held_requests::{HeldRequests, is_settled, poll_once};
@@ -81,7 +79,7 @@ impl SuiteRunner<'_> {
             let decision = match (step.store_fails, step.peek) {
                 (true, _) => without_store(limiter, &request),
                 (_, true) => Ok(peek(limiter, &request)),
-                _ if reserves => reserve(limiter, &request),
+                _ if reserves => Ok(limiter.reserve_usage_now(&request)),
                 _ => Ok(limiter.check_now(&request)),
             };
             // Decisions while the store fails do not cover the limits.
@@ -171,8 +169,8 @@ fn holds_nothing(step: &Step, decision: &Result<Decision, StoreError>) -> Option
 fn settle(limiter: &Limiter<MemoryStore>, step: &Step, decision: Option<Result<Decision, StoreError>>) {
     if let (Some(actual), Some(Ok(decision))) = (&step.actual, decision)
         && decision.is_allowed()
-        && decision.reservation().is_none()
     {
+        // What is reserved is committed when the request ends.
         let actual = |rule: &str| is_settled(limiter, rule).then_some(actual.value);
         // Nothing fails in a memory store.
         _ = poll_once(limiter.settle(decision.into_receipt(), actual));
@@ -196,15 +194,6 @@ fn settles_nothing(
         expected: "a rule with `cost.actual` or `cost.usage`".into(),
         got: "none".into(),
         note: None,
-    })
-}
-
-/// The decision on a request that reserves its cost.
-fn reserve(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Result<Decision, StoreError> {
-    limiter.reserve_now(request, None).map_err(|error| match error {
-        ReservationError::Store(error) => error,
-        // Only a reservation with an idempotency key has these.
-        other => StoreError::new(StoreErrorKind::Refused, other.to_string()),
     })
 }
 

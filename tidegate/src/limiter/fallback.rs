@@ -168,6 +168,7 @@ impl LocalCheck<'_, '_> {
             return Check::from_key(gate, Key::new(gate.stem(), gate.own_tag(), gate.own_tag()), requests);
         }
         let local = Check::from_key(gate, *check.key(), check.cost());
-        local.with_anonymous(check.is_anonymous()).with_network(check.network())
+        let local = local.with_anonymous(check.is_anonymous()).with_network(check.network());
+        local.with_usage(check.settles_by_usage())
     }
 }

@@ -78,6 +78,13 @@ impl<S: Store> Limiter<S> {
         into_result(self.check_plan(&plan).await.map_err(ReservationError::Store)?)
     }
 
+    /// [`reserve_plan`](Self::reserve_plan), but only rules whose actual cost is the [token usage](crate::UsageKind) of a language model, and
+    /// those that share a budget with them, hold the cost. Under the others the request is counted at once, as by
+    /// [`check_plan`](Self::check_plan): their cost is part of the [receipt](Decision::into_receipt). All or nothing for both.
+    pub async fn reserve_usage_plan(&self, plan: Plan<'_>) -> Result<Decision, StoreError> {
+        self.check_plan(&self.usage_reservation_plan(plan)).await
+    }
+
     /// Ends `reservation` and charges `cost`, which may be less or more than was reserved, under every rule without a
     /// [cost of its own](crate::Rule::has_own_cost). Those are charged what was reserved. If more was consumed than is left, what is left
     /// is charged.
@@ -224,6 +231,11 @@ impl<S: Borrow<MemoryStore>> Limiter<S> {
         let plan = self.reservation_plan(self.plan(request), idempotency_key);
         into_result(self.check_plan_now(&plan))
     }
+
+    /// [`reserve_usage_plan`](Self::reserve_usage_plan) for a request, on a memory store.
+    pub fn reserve_usage_now(&self, request: &Request<'_>) -> Decision {
+        self.check_plan_now(&self.usage_reservation_plan(self.plan(request)))
+    }
 }
 
 impl<S> Limiter<S> {
@@ -239,6 +251,12 @@ impl<S> Limiter<S> {
         let terms =
             ReservationTerms::new(owner.unwrap_or_else(LeaseOwner::random), self.reservation_ttl, owner.is_some());
         plan.with_reservation(terms)
+    }
+
+    /// The plan as a reservation under the rules that count tokens. It has a random owner, so no earlier one can refuse it.
+    fn usage_reservation_plan<'r>(&self, plan: Plan<'r>) -> Plan<'r> {
+        let terms = ReservationTerms::new(LeaseOwner::random(), self.reservation_ttl, false);
+        plan.with_reservation(terms.with_usage_only())
     }
 
     /// The cost of a commit under a rule: none of its own.

@@ -13,6 +13,7 @@ const IMPOSSIBLE_COST: u64 = MAX_AMOUNT + 1;
 
 /// A gate with the key of a subject and a cost.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct Check<'r> {
     gate: &'r Gate,
     key: Key<'r>,
@@ -23,6 +24,8 @@ pub struct Check<'r> {
     denial_cache: bool,
     security: bool,
     anonymous: bool,
+    /// That of the gate, or of a rule that shares the check.
+    usage: bool,
     network: Option<Network>,
 }
 
@@ -37,6 +40,7 @@ impl<'r> Check<'r> {
             denial_cache: gate.denial_cache(),
             security: gate.is_security(),
             anonymous: false,
+            usage: gate.settles_by_usage(),
             network: None,
         }
     }
@@ -64,6 +68,17 @@ impl<'r> Check<'r> {
     /// Whether responses must not contain details, for this rule or one that shares the check.
     pub const fn is_security(&self) -> bool {
         self.security
+    }
+
+    /// Whether the actual cost is the [token usage](crate::UsageKind) of a language model, for this rule or one that shares the check.
+    pub const fn settles_by_usage(&self) -> bool {
+        self.usage
+    }
+
+    /// Sets whether the actual cost is the token usage of a language model.
+    pub(crate) const fn with_usage(mut self, usage: bool) -> Self {
+        self.usage = usage;
+        self
     }
 
     /// What happens while the store fails.
@@ -166,6 +181,7 @@ impl<'r> Check<'r> {
         self.on_overload = self.on_overload.stricter(other.on_overload);
         self.denial_cache &= other.denial_cache;
         self.security |= other.security;
+        self.usage |= other.usage;
         self.anonymous &= other.anonymous;
     }
 

@@ -26,6 +26,7 @@ pub enum Role {
 
 /// One limit of one rule, which [checks](crate::spi::Check) refer to.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct Gate {
     rule: SmolStr,
     limit_name: SmolStr,
@@ -41,6 +42,7 @@ pub struct Gate {
     anonymous: AnonymousBounds,
     max_subjects: u64,
     one_partition: bool,
+    usage: bool,
     /// The windows of the limit; for a bucket, one as long as it takes to refill.
     window: Calendar,
 }
@@ -74,6 +76,7 @@ impl Gate {
             anonymous: AnonymousBounds::default(),
             max_subjects: DEFAULT_MAX_SUBJECTS,
             one_partition: false,
+            usage: false,
             window: limit.calendar(),
         }
     }
@@ -145,6 +148,12 @@ impl Gate {
     /// Sets whether the keys of all subjects are in one partition.
     pub fn with_one_partition(mut self, one_partition: bool) -> Self {
         self.one_partition = one_partition;
+        self
+    }
+
+    /// Sets whether the actual cost is the [token usage](crate::UsageKind) of a language model.
+    pub fn with_usage(mut self, usage: bool) -> Self {
+        self.usage = usage;
         self
     }
 }
@@ -240,6 +249,11 @@ impl Gate {
     /// Whether the keys of all subjects are in one partition.
     pub const fn has_one_partition(&self) -> bool {
         self.one_partition
+    }
+
+    /// Whether the actual cost is the [token usage](crate::UsageKind) of a language model.
+    pub const fn settles_by_usage(&self) -> bool {
+        self.usage
     }
 
     pub(crate) const fn window(&self) -> Calendar {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::LeaseOwner;
+use super::{Check, LeaseOwner};
 use crate::algorithm::TakePosition;
 
 /// What the holds of one reservation have in common.
@@ -11,13 +11,14 @@ pub struct ReservationTerms {
     owner: LeaseOwner,
     ttl_micros: u64,
     keyed: bool,
+    usage_only: bool,
 }
 
 impl ReservationTerms {
     /// A reservation of `owner` that lasts for `ttl`, in whole microseconds, unless it ends before. If it is `keyed`, the owner was made
     /// from an idempotency key, and the end is remembered as long as the reservation would have lasted.
     pub fn new(owner: LeaseOwner, ttl: Duration, keyed: bool) -> Self {
-        Self { owner, ttl_micros: u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX), keyed }
+        Self { owner, ttl_micros: u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX), keyed, usage_only: false }
     }
 
     /// Who holds what is reserved.
@@ -33,6 +34,19 @@ impl ReservationTerms {
     /// Whether the reservation has an idempotency key.
     pub const fn is_keyed(&self) -> bool {
         self.keyed
+    }
+
+    /// The same, but only checks whose actual cost is the token usage of a language model hold it. The others take it at once, as without a
+    /// reservation, and their takes are not repeatable: so not with an idempotency key.
+    pub const fn with_usage_only(mut self) -> Self {
+        self.usage_only = true;
+        self
+    }
+
+    /// Whether `check` holds its cost. Otherwise it takes it.
+    #[inline]
+    pub const fn holds(&self, check: &Check<'_>) -> bool {
+        check.gate().limit().keeps_holds() && (!self.usage_only || check.settles_by_usage())
     }
 
     /// The same without an idempotency key: the holds are given back as if they had never been made, so that a repeated reservation

@@ -142,6 +142,7 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
             // A rule without attributes has only one subject.
             .with_max_subjects(if rule.per.is_empty() { u64::MAX } else { rule.max_subjects })
             .with_one_partition(matches!(rule.partition_by, PartitionBy::Rule | PartitionBy::Constant(_)))
+            .with_usage(rule.usage.is_some())
     };
     let penalty = rule.penalty.map(|penalty| (PENALTY_NAME.into(), Limit::Penalty(penalty)));
     limits.iter().chain(&penalty).map(gate).collect()
