@@ -120,11 +120,25 @@ pub fn batch_histories() -> BoxedStrategy<BatchHistory> {
             reservation,
         },
     );
+    // In half of the histories every reservation is followed by a plain plan on the same keys, often in several equal copies.
+    let plans = (prop::collection::vec(plan, 1..12), any::<bool>()).prop_map(|(plans, with_plain)| {
+        let with_plain_twin = |plan: PlanSpec| {
+            let plain = plan.reservation.filter(|_| with_plain).map(|_| plan.without_options());
+            std::iter::once(plan).chain(plain)
+        };
+        plans.into_iter().flat_map(with_plain_twin).collect::<Vec<PlanSpec>>()
+    });
     let size = prop_oneof![2 => 1..3usize, 6 => 2..16usize, 1 => 16..=MAX_BATCH_PLANS];
+    let copies = prop_oneof![3 => Just(1), 1 => 2..5usize];
     let round = (history::time_move(), size)
-        .prop_flat_map(|(time, size)| (Just(time), prop::collection::vec(any::<usize>(), size)))
-        .prop_map(|(time, batch)| Round { time, batch });
-    (gates, prop::collection::vec(plan, 1..16), prop::collection::vec(round, 1..12))
+        .prop_flat_map(move |(time, size)| {
+            (Just(time), prop::collection::vec((any::<usize>(), copies.clone()), size), Just(size))
+        })
+        .prop_map(|(time, plans, size)| {
+            let batch = plans.into_iter().flat_map(|(plan, copies)| std::iter::repeat_n(plan, copies));
+            Round { time, batch: batch.take(size).collect() }
+        });
+    (gates, plans, prop::collection::vec(round, 1..12))
         .prop_map(|(gates, plans, rounds)| BatchHistory { gates, plans, rounds })
         .boxed()
 }
@@ -231,6 +245,13 @@ impl GateSpec {
 }
 
 impl PlanSpec {
+    /// A plan of one unit on the same keys that reserves nothing.
+    fn without_options(&self) -> Self {
+        let checks = self.checks.clone();
+        let (mode, max_units, max_delay) = (PlanMode::AllOrNothing, 1, None);
+        Self { checks, mode, max_units, max_delay, peek: false, reservation: None, ..*self }
+    }
+
     fn plan<'g>(&self, gates: &'g [Gate], history: u128, anonymous: Anonymous) -> Plan<'g> {
         let mut checks: Vec<(usize, u128)> = Vec::new();
         for (gate, subject) in &self.checks {

@@ -16,6 +16,8 @@ use tokio::time::Instant;
 
 use crate::adjust::{AdjustingTask, MAX_SLOT_UPDATES};
 use crate::args::PackedAdjustment;
+use crate::period_clock::MAX_STALE_ATTEMPTS;
+use crate::reply::parse_adjust;
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
 use crate::timer;
@@ -110,22 +112,49 @@ async fn send_to_slot(store: &RedisStore, slot: u16, releases: Vec<WaitingReleas
     let mut failed = Vec::new();
     let mut releases = releases.into_iter().peekable();
     while releases.peek().is_some() {
-        let batch: Vec<WaitingRelease> = releases.by_ref().take(MAX_SLOT_UPDATES).collect();
-        match store.router.send(slot, &store.packed_adjust_call(batch.iter().map(|one| &one.release))).await {
-            // The keys of a slot that is being migrated may be on two servers.
-            Err(failure) if failure.mid_migration => {
-                for release in batch {
-                    let call = store.packed_adjust_call([&release.release].into_iter());
-                    if store.router.send(slot, &call).await.is_err_and(|failure| failure.error.is_transient()) {
+        let mut batch: Vec<WaitingRelease> = releases.by_ref().take(MAX_SLOT_UPDATES).collect();
+        match send_together(store, slot, &mut batch).await {
+            SendResult::Done => {}
+            SendResult::Retry => failed.extend(batch),
+            // The keys of a slot that is being migrated may be on two servers, and one unreadable value fails the whole call.
+            SendResult::Split => {
+                for mut release in batch {
+                    if send_together(store, slot, std::slice::from_mut(&mut release)).await == SendResult::Retry {
                         failed.push(release);
                     }
                 }
             }
-            Err(failure) if failure.error.is_transient() => failed.extend(batch),
-            _ => {}
         }
     }
     failed
+}
+
+/// What became of releases that were sent together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SendResult {
+    Done,
+    /// They are to be sent again later.
+    Retry,
+    /// They can succeed one by one only, if at all.
+    Split,
+}
+
+/// Sends releases by one call, again with other periods of quotas if theirs are over.
+async fn send_together(store: &RedisStore, slot: u16, releases: &mut [WaitingRelease]) -> SendResult {
+    for _ in 0..MAX_STALE_ATTEMPTS {
+        let call = store.packed_adjust_call(releases.iter().map(|one| &one.release));
+        let reply = match store.router.send(slot, &call).await {
+            Ok(reply) => parse_adjust(&reply),
+            Err(failure) if failure.error.is_transient() && !failure.mid_migration => return SendResult::Retry,
+            Err(_) => return SendResult::Split,
+        };
+        let Some(stale) = reply.ok().filter(|reply| reply.is_stale) else { return SendResult::Done };
+        store.period_clock.set(stale.now);
+        for one in releases.iter_mut() {
+            one.release.repack(stale.now);
+        }
+    }
+    SendResult::Retry
 }
 
 impl BackgroundReleases {

@@ -213,9 +213,10 @@ impl RedisStore {
         Ok((verdict, routes))
     }
 
-    /// Peeks at a part. `None` if that fails or takes longer than `limit`.
+    /// Peeks at a part. `None` if that fails or takes longer than `limit`, or if its reservation is refused, which has no results.
     async fn peek_part(&self, part: &Plan<'_>, limit: Duration, deadline: Deadline) -> Option<Verdict> {
-        self.decide_in_slot(&part.clone().with_peek(), deadline.timeouts_for(limit)).await.ok()
+        let verdict = self.decide_in_slot(&part.clone().with_peek(), deadline.timeouts_for(limit)).await.ok();
+        verdict.filter(|verdict| verdict.refusal().is_none())
     }
 
     /// How many of the requested units all parts have. If a part denies, failures of other parts are ignored.

@@ -7,6 +7,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use tidegate::{Clock, SystemClock, Timestamp};
 
+/// How often a call is sent while its periods are stale. The second time it may share a batch with a plan that was packed before the
+/// clock was set, and the whole batch is stale.
+pub(crate) const MAX_STALE_ATTEMPTS: usize = 3;
+
 /// The clock of this instance, corrected by the server's when they differ by more than a period.
 #[derive(Debug, Default)]
 pub(crate) struct PeriodClock {

@@ -21,7 +21,7 @@ use crate::denial_cache::DenialCache;
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
 use crate::packed_plan::PackedPlan;
-use crate::period_clock::{PackTime, PeriodClock};
+use crate::period_clock::{MAX_STALE_ATTEMPTS, PackTime, PeriodClock};
 use crate::plan_call::PlanCall;
 use crate::router::Router;
 use crate::slot_map::slot_of;
@@ -171,11 +171,12 @@ impl RedisStore {
         let first = call(self.pack_time());
         let mut ticket = self.denial_cache.ticket(plan);
         let mut reply = self.router.send(first.packed.slot(), &first).await?;
-        if let Some(now) = reply.stale_at() {
+        for _ in 1..MAX_STALE_ATTEMPTS {
+            let Some(now) = reply.stale_at() else { break };
             self.period_clock.set(now);
-            let second = call(PackTime::At(now));
+            let again = call(PackTime::At(now));
             ticket = self.denial_cache.ticket(plan);
-            reply = self.router.send(second.packed.slot(), &second).await?;
+            reply = self.router.send(again.packed.slot(), &again).await?;
         }
         let reply = reply.into_reply(plan)?;
         let mut verdict = reply.verdict(plan);

@@ -173,12 +173,15 @@ impl MemoryStore {
         // Read under the locks, so that the time of one key never steps back between threads.
         let now = self.now();
         for (index, check) in plan.checks().iter().enumerate() {
-            self.make_room(&mut locked, index, check, now, !plan.is_peek());
+            self.make_room(&mut locked, index, plan, check, now);
         }
         self.lock_overflow(&mut locked);
         let full = full_penalties(&mut locked, plan, now);
         let is_own = |index: usize| !locked.is_overflow(index) && !full.contains(&index);
         let (mut verdict, changes) = Verdict::decide(plan, now, &locked.states(), is_own);
+        if verdict.refusal().is_some() {
+            return verdict;
+        }
         for (index, change) in changes.into_iter().enumerate() {
             let check = &plan.checks()[index];
             if locked.is_overflow(index) {
@@ -202,15 +205,17 @@ impl MemoryStore {
         &'s self,
         locked: &mut LockedShards<'s>,
         index: usize,
+        plan: &Plan<'_>,
         check: &Check<'_>,
         now: Timestamp,
-        count: bool,
     ) {
         if check.forget_after().is_some() {
             locked.remove_expired(index, now);
         }
-        if check.cost() > 0 && !locked.has_room(index, now, check.is_anonymous()) {
-            self.overflowed.fetch_add(u64::from(count), Ordering::Relaxed);
+        // A hold may have a cost of 0.
+        let may_create_key = check.cost() > 0 || plan.is_hold(check);
+        if may_create_key && !locked.has_room(index, now, check.is_anonymous()) {
+            self.overflowed.fetch_add(u64::from(!plan.is_peek()), Ordering::Relaxed);
             self.use_overflow(locked, index, check.key(), Newcomer::from_check(check), now);
         }
     }

@@ -237,8 +237,8 @@ impl Receipt {
         self.entries.iter().filter_map(release).collect()
     }
 
-    /// Charges of `actual` under the limits of its holds, in the period in which they were made, under the current rules. Rules without an
-    /// actual cost are charged nothing.
+    /// Charges of `actual` under the limits of its holds, of quotas in the period in which they were made, under the current rules. Rules
+    /// without an actual cost are charged nothing.
     pub(crate) fn late_charges<'r>(
         &self,
         rules: &'r RuleSet,
@@ -246,7 +246,7 @@ impl Receipt {
     ) -> Vec<Adjustment<'r>> {
         let charge = |entry: &ReceiptEntry| {
             let cost = entry.actual(|rule| Some(actual(rule).unwrap_or(0))).filter(|cost| *cost > 0)?;
-            entry.adjustment(rules, Op::Charge { cost, position: entry.position })
+            entry.adjustment(rules, Op::Charge { cost, position: entry.position.hold_period() })
         };
         self.entries.iter().filter(|entry| entry.hold).filter_map(charge).collect()
     }

@@ -254,7 +254,7 @@ impl Rule {
     }
 
     /// States that the actual cost of a request is the number of tokens that a language model used. A gateway reserves the estimated
-    /// cost and commits the actual one.
+    /// cost, at least 1, and commits the actual one.
     pub fn with_usage(mut self, usage: UsageKind) -> Self {
         self.usage = Some(usage);
         self

@@ -61,11 +61,12 @@ impl Secret {
         SubjectHasher { single: derive(1), list: derive(2) }
     }
 
-    /// The owner of the reservation with this idempotency key, for these subjects.
-    pub(crate) fn reservation_owner(&self, idempotency_key: &str, subjects: &[Subject]) -> LeaseOwner {
+    /// The owner of the reservation with this idempotency key, under limits and for subjects with these hashes.
+    pub(crate) fn reservation_owner(&self, idempotency_key: &str, keys: &[(u128, Subject)]) -> LeaseOwner {
         let mut bytes = vec![4];
         push(&mut bytes, Some(idempotency_key));
-        for subject in subjects {
+        for (limit, subject) in keys {
+            bytes.extend_from_slice(&limit.to_le_bytes());
             bytes.extend_from_slice(&subject.0.to_le_bytes());
         }
         LeaseOwner::from_hash(self.0.hash(&bytes).as_u128())

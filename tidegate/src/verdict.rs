@@ -300,7 +300,11 @@ fn finish(
     let limit = check.gate().limit();
     let position = match plan.reservation() {
         _ if !decided.consumed => TakePosition::default(),
-        Some(terms) if terms.holds(check) => terms.position(),
+        Some(terms) if terms.holds(check) => match limit {
+            // For a charge after the end of the hold. A repeat in the next period is charged there.
+            Limit::Quota(_) => terms.position().in_period(algorithm::position(view, limit, now, decided.take).index()),
+            _ => terms.position(),
+        },
         _ => algorithm::position(view, limit, now, decided.take),
     };
     let outcome = match held {

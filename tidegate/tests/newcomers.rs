@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use tidegate::{
-    AnonymousBounds, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Secret,
-    Timestamp,
+    AnonymousBounds, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, ReservationError, Rule,
+    RuleSet, Secret, Timestamp,
 };
 
 const MAX_KEYS: usize = 20_000;
@@ -167,6 +167,35 @@ fn slots_of_newcomers_are_held_renewed_and_released_in_overflow_buckets() {
     // A refund of the whole request releases them, too.
     ready(limiter.refund(limiter.check_now(&of("198.51.100.7")).into_receipt())).unwrap();
     assert_eq!(slots("198.51.100.7"), [2, 9, 2, 9]);
+}
+
+/// A reservation of cost 0 makes a hold, which needs a key: also in a full store, no more keys than its maximum.
+#[test]
+fn reservations_of_newcomers_are_held_and_refused_in_overflow_buckets() {
+    fn of(ip: &str, cost: u64) -> Request<'_> {
+        Request::new("").with_attribute("ip", ip).with_cost(cost)
+    }
+    let limit = Limit::token_bucket(100, Rate::per_hour(1).unwrap()).unwrap();
+    let rule = Rule::new("tokens", limit).with_per(["ip"]);
+    let store = MemoryStore::new().with_max_keys(4).with_clock(ManualClock::default());
+    let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
+    for number in 0..8 {
+        let _full = limiter.check_now(&of(&format!("192.0.2.{number}"), 1));
+    }
+    let keys = limiter.store().keys();
+    for number in 0..100 {
+        let decision = ready(limiter.reserve(&of(&format!("198.51.100.{number}"), 0), None)).unwrap();
+        assert!(decision.is_allowed() && is_overflowed(&decision), "{number}");
+    }
+    assert_eq!(limiter.store().keys(), keys);
+    let newcomer = |cost| of("203.0.113.9", cost);
+    let decision = ready(limiter.reserve(&newcomer(60), Some("k"))).unwrap();
+    assert!(decision.is_allowed() && is_overflowed(&decision));
+    let other_cost = ready(limiter.reserve(&newcomer(50), Some("k")));
+    assert!(matches!(other_cost, Err(ReservationError::KeyReused)), "{other_cost:?}");
+    ready(limiter.commit(&decision.reservation().unwrap(), 10)).unwrap();
+    let ended = ready(limiter.reserve(&newcomer(60), Some("k")));
+    assert!(matches!(ended, Err(ReservationError::AlreadyEnded)), "{ended:?}");
 }
 
 /// The result of a future that does not wait.

@@ -133,6 +133,10 @@ impl ModelStore {
                 if consumed && keeps(index) {
                     let terms = plan.reservation().unwrap();
                     position = terms.position();
+                    if let limit @ Limit::Quota(_) = check.gate().limit() {
+                        let period = outward(limit, before.clone().spend(request.now, 0, 0)).index();
+                        position = position.in_period(period);
+                    }
                     if !is_open(index) {
                         let own = all_holds.entry(name(check.key())).or_default();
                         own.place(moment(index), owner, request.cost, terms.ttl_micros());

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{count_allowed, left, long_timeout_options, on_every_store};
+use futures_util::future::join_all;
 use tidegate::spi::{Check, Gate, Plan, Store, Subject};
-use tidegate::{Clock, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock, Timestamp};
+use tidegate::{
+    Clock, Limit, Limiter, Period, Periods, Receipt, Request, Reservation, Rule, RuleSet, SystemClock, Timestamp,
+};
 
 fn quota(amount: u64, period: Period) -> Limit {
     Limit::quota(amount, Periods::new(period, "Europe/Berlin", None).unwrap()).unwrap()
@@ -99,6 +102,47 @@ async fn wrong_clocks(server: &Server, place: &str) {
     let (_, verdicts) = wrong().decide_batch(&plans).await;
     let granted: u64 = verdicts.into_iter().map(|verdict| verdict.unwrap().granted()).sum();
     assert_eq!(granted, 3, "{place}: a batch");
+}
+
+/// A plan that is sent again may share a batch with others that were packed by the wrong clock, too.
+#[tokio::test]
+async fn requests_at_the_same_time_on_an_instance_with_a_wrong_clock_are_all_decided() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let store = server.store_with(long_timeout_options()).await;
+        let limiter = Limiter::new(RuleSet::new([Rule::new("day", quota(64, Period::Year))]).unwrap(), store.clone());
+        store.set_period_clock(Timestamp::from_micros(1_000_000_000_000_000)); // in 2001
+        let request = Request::new("");
+        let decide = async |turns: usize| {
+            // The first calls are under way while others are packed.
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            limiter.check(&request).await
+        };
+        let decisions = join_all((0..64).map(|number| decide(number % 16))).await;
+        assert!(decisions.into_iter().all(|decision| decision.unwrap().is_allowed()), "{kind:?}");
+    }
+}
+
+/// A stream that goes on after its reservation was committed at the end of a month belongs to that month.
+#[tokio::test]
+async fn a_late_charge_counts_in_the_period_in_which_the_reservation_was_made() {
+    on_every_store(async |fixture| {
+        let end = Timestamp::from_micros(1_806_530_400_000_000); // 2027-04-01 00:00 in Berlin
+        let limiter = fixture.limiter(quota(100, Period::Month));
+        fixture.clock.set(Timestamp::from_micros(end.as_micros() - 180_000_000));
+        let decision = limiter.reserve(&Request::new("").with_cost(60), None).await.unwrap();
+        let bytes = decision.reservation().unwrap().stored().to_bytes();
+        let reservation = Reservation::from_stored(Receipt::from_bytes(&bytes).unwrap(), limiter.rules()).unwrap();
+        limiter.commit(&reservation, 60).await.unwrap();
+        fixture.clock.set(end.plus(Duration::from_secs(60)));
+        limiter.charge_late(&reservation, |_| Some(30)).await.unwrap();
+        assert_eq!(left(&limiter).await, 100, "the month before had 40 left");
+        limiter.charge_late(&reservation, |_| Some(25)).await.unwrap();
+        assert_eq!(left(&limiter).await, 85, "15 more than it had are debt");
+    })
+    .await;
 }
 
 /// A client that is denied cannot push its quota into debt, nor that of those who share its overflow bucket.

@@ -77,8 +77,9 @@ impl CardinalityTracker {
             return Vec::new();
         }
         let routes = plan.checks().iter().enumerate().map(|(index, check)| {
-            // A check without a cost creates no key.
-            let overflows = is_any_overflowing && check.cost() > 0 && self.is_overflowing(&CountedLimit::new(check));
+            // A check without a cost creates no key, except for a hold.
+            let may_create_key = check.cost() > 0 || plan.is_hold(check);
+            let overflows = is_any_overflowing && may_create_key && self.is_overflowing(&CountedLimit::new(check));
             OverflowRoute {
                 overflow: overflows.then(|| overflow_key(plan, index, self.now())),
                 max_ttl_micros: check.forget_after().map(micros),
@@ -286,7 +287,7 @@ mod tests {
     use super::super::overflow_route::has_overflow;
     use super::*;
     use tidegate::AnonymousBounds;
-    use tidegate::spi::{Network, Subject};
+    use tidegate::spi::{LeaseOwner, Network, ReservationTerms, Subject};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
@@ -338,11 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn only_checks_with_a_cost_are_routed_to_overflow_buckets() {
+    fn only_checks_that_create_a_key_are_routed_to_overflow_buckets() {
         let (tracker, gate) = (CardinalityTracker::default(), gate(1));
         create_keys(&tracker, check(&gate, 1), 1);
         assert!(overflows(&tracker, check(&gate, 1000), None));
-        assert!(tracker.routes(&Plan::new([check(&gate, 1000).with_cost(0)]).unwrap(), None).is_empty());
+        let free = Plan::new([check(&gate, 1000).with_cost(0)]).unwrap();
+        assert!(tracker.routes(&free, None).is_empty());
+        let terms = ReservationTerms::new(LeaseOwner::from_number(1).unwrap(), Duration::from_secs(60), false);
+        assert!(has_overflow(&tracker.routes(&free.with_reservation(terms), None)), "its hold would create a key");
         // In a plan with a newcomer, the checks of other limits have no overflow bucket.
         let other = Gate::for_rule("api", Limit::fixed_window(1, Duration::from_secs(1)).unwrap());
         let plan = Plan::new([Check::new(&other, Subject::from_hash(1), 1), check(&gate, 1000)]).unwrap();

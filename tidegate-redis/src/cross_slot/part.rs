@@ -184,12 +184,13 @@ pub(super) fn granted_by_all(parts: &[&Part<'_>], verdicts: &[Option<Verdict>], 
     each.fold(units, u64::min)
 }
 
-/// Merges the verdicts of the parts into one. A missing verdict is replaced by that on fresh states.
+/// Merges the verdicts of the parts into one. A missing verdict is replaced by that on fresh states, and so is one without results: that of
+/// a reservation that was refused.
 pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts: Vec<Option<Verdict>>) -> Verdict {
     let decided_at = verdicts.iter().flatten().map(Verdict::decided_at).max().unwrap_or(Timestamp::from_micros(0));
     let mut checks: Vec<Option<CheckVerdict>> = plan.checks().iter().map(|_| None).collect();
     for (part, verdict) in parts.iter().zip(verdicts) {
-        let verdict = verdict.unwrap_or_else(|| {
+        let verdict = verdict.filter(|verdict| verdict.refusal().is_none()).unwrap_or_else(|| {
             let fresh: Vec<_> = part.indexes.iter().map(|_| (true, StoredState::Fresh)).collect();
             Verdict::replay(&part.plan.clone().with_peek(), decided_at, 1, &fresh, false)
         });
@@ -198,4 +199,33 @@ pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts:
         }
     }
     Verdict::new(decided_at, granted, checks.into_iter().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::spi::{Check, Gate, HoldRefusal, Subject};
+
+    use super::*;
+
+    /// Otherwise the results of later checks would be taken for those of other rules.
+    #[test]
+    fn a_refused_part_does_not_shift_the_results_of_other_checks() {
+        let now = Timestamp::from_micros(1_790_000_000_000_000);
+        let window = std::time::Duration::from_secs(60);
+        let gates =
+            [10, 20, 30].map(|limit| Gate::for_rule(format!("r{limit}"), Limit::fixed_window(limit, window).unwrap()));
+        let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
+        let parts = split(&plan, SplitBy::Key, UnitRequest::Exactly(1), &RecentDenials::new(true));
+        for refused in 0..3 {
+            let verdict = |(index, part): (usize, &Part<'_>)| {
+                if index == refused {
+                    return Some(Verdict::refused(now, HoldRefusal::AlreadyEnded));
+                }
+                Some(Verdict::replay(&part.plan, now, 1, &[(true, StoredState::Fresh)]))
+            };
+            let merged = merge(&plan, 0, &parts, parts.iter().enumerate().map(verdict).collect());
+            let limits: Vec<u64> = merged.checks().iter().map(|check| check.outcome.limit).collect();
+            assert_eq!(limits, [10, 20, 30]);
+        }
+    }
 }

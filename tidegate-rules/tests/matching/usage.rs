@@ -68,6 +68,18 @@ fn the_estimate_reads_the_body_in_every_spelling_of_a_number() {
     assert_eq!(estimates(r#"{"max_tokens":5,"max_tokens":50000}"#), None, "one of the two would count upstream");
 }
 
+/// A cost of 0 is free under a limit that has nothing left.
+#[test]
+fn an_estimate_of_0_reserves_one_token() {
+    let text =
+        RULES.replace("request.size / 4 + max(", "0 * max(").replace("default: 9, POST: 10", "default: 0, POST: 0");
+    let file = rules(&text.replace("    match: { path: ['/v1/chat', /other] }\n", "    cost: 0\n"));
+    let plan = file.rules().resolve(&request("/v1/chat", "400").with_attribute("body", r#"{"max_tokens":5}"#));
+    assert!(plan.problem().is_none());
+    let costs: Vec<(&str, u64)> = plan.checks().iter().map(|check| (check.gate().rule(), check.cost())).collect();
+    assert_eq!(costs, [("tokens", 1), ("answers", 1), ("plain", 0)]);
+}
+
 #[test]
 fn rules_say_for_a_request_whether_it_settles_by_token_usage() {
     let file = rules(RULES);

@@ -164,6 +164,16 @@ impl TakePosition {
         Self { slot, full: FractionalMicros::whole(ttl_micros), returned: 0 }
     }
 
+    /// The same hold, made in the period of a quota with this index.
+    pub const fn in_period(self, index: u64) -> Self {
+        Self { full: FractionalMicros { part: index, ..self.full }, ..self }
+    }
+
+    /// Where a charge belongs that comes after the end of a hold: in the period in which the hold was made.
+    pub(crate) const fn hold_period(self) -> Self {
+        Self::from_index(self.full.part)
+    }
+
     /// Whether the end of a hold is remembered. Meaningless for other positions.
     pub const fn is_keyed_hold(self) -> bool {
         self.slot.part == 1

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::holds::HoldEnding;
 use crate::limit::MAX_WINDOW;
-use crate::plan::{LeaseOwner, Plan, ReservationTerms};
+use crate::plan::{Check, LeaseOwner, Plan, ReservationTerms};
 use crate::spi::Subject;
 use crate::store::{Adjustment, Store, StoreError};
 use crate::{Decision, Limiter, MemoryStore, Outstanding, Request, Reservation, ReservationError};
@@ -28,9 +28,10 @@ impl<S: Store> Limiter<S> {
     /// others get, until the reservation is [committed](Self::commit) with the actual cost, [released](Self::release_reservation), or runs
     /// out. All or nothing: a request that one limit denies holds nothing.
     ///
-    /// With an idempotency key, every step can be repeated, by any instance: a second reservation with the same key, for the same subjects
-    /// and with the same costs, is admitted and holds nothing more. The key is remembered as long as the reservation may last. Without one,
-    /// a reservation whose caller goes away during the call, or whose call fails, is released soon.
+    /// With an idempotency key, every step can be repeated, by any instance: a second reservation with the same key, under the same limits,
+    /// for the same subjects and with the same costs, is admitted and holds nothing more. Under other limits or for other subjects, as for
+    /// another action or after a change of the rules, the same key is another reservation. The key is remembered as long as the reservation
+    /// may last. Without one, a reservation whose caller goes away during the call, or whose call fails, is released soon.
     ///
     /// Under a leaky bucket a reservation is a plain request, which neither a commit nor a release corrects. Under a concurrency limit it
     /// is a slot, released at the end.
@@ -103,8 +104,8 @@ impl<S: Store> Limiter<S> {
         self.end_reservation(reservation.commits(&self.rules, actual)).await
     }
 
-    /// Charges what was consumed after `reservation` was committed, under the same limits and in the same period: for work that takes longer
-    /// than the reservation may last. `actual` returns the further cost under a rule; `None` is 0. Never refused: it consumes at most what is
+    /// Charges what was consumed after `reservation` was committed, under the same limits: for work that takes longer than the reservation
+    /// may last. Under a quota it counts in the period in which the reservation was made, under other limits now. `actual` returns the further cost under a rule; `None` is 0. Never refused: it consumes at most what is
     /// left, and of a quota it becomes debt. What was reserved in the memory of this instance while the store failed is not charged further.
     pub async fn charge_late(
         &self,
@@ -240,13 +241,17 @@ impl<S: Borrow<MemoryStore>> Limiter<S> {
 
 impl<S> Limiter<S> {
     /// The plan as a reservation.
+    ///
+    /// The owner stands for the idempotency key and for all enforced limits with their subjects. So whoever finds one of its holds repeats
+    /// the same reservation: what is missing was lost, or never made by another part of a cluster, and is completed. A request under
+    /// other limits never counts as a repeat that has been paid for.
     fn reservation_plan<'r>(&self, plan: Plan<'r>, idempotency_key: Option<&str>) -> Plan<'r> {
-        let owner = idempotency_key.map(|key| {
-            let mut subjects: SmallVec<[Subject; 4]> =
-                plan.checks().iter().map(|check| check.key().subject()).collect();
-            subjects.sort_unstable();
-            subjects.dedup();
-            self.secret.reservation_owner(key, &subjects)
+        let owner = idempotency_key.map(|idempotency_key| {
+            // Shadow checks affect no request.
+            let keys = plan.checks().iter().filter(|check| !check.is_shadow()).map(Check::key);
+            let mut keys: SmallVec<[(u128, Subject); 4]> = keys.map(|key| (key.stem().id(), key.subject())).collect();
+            keys.sort_unstable();
+            self.secret.reservation_owner(idempotency_key, &keys)
         });
         let terms =
             ReservationTerms::new(owner.unwrap_or_else(LeaseOwner::random), self.reservation_ttl, owner.is_some());

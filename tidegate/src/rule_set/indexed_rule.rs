@@ -94,6 +94,8 @@ impl IndexedRule {
         input: &RuleInput<'_>,
     ) {
         let RuleInput { plan: plan_name, cost, on_failure, anonymous, network } = *input;
+        // A cost of 0 is admitted by a limit that has nothing left, and the tokens that the request uses then would be too late to deny it.
+        let cost = if self.rule.usage.is_some() { cost.max(1) } else { cost };
         // A rule without attributes has only one subject.
         let anonymous = anonymous && !self.rule.per.is_empty();
         // Without a tenant, the subject decides the partition.
