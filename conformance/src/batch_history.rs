@@ -152,9 +152,7 @@ fn with_amount(limit: &Limit, amount: u64) -> Limit {
         Limit::SlidingLog(log) => Limit::sliding_log(amount % MAX_LOG_LIMIT, log.window()),
         Limit::Concurrency(leases) => Limit::concurrency(amount % 200, leases.lease()),
         Limit::SlidingWindow(window) => Limit::sliding_window(amount % MAX_AMOUNT, window.window(), window.slices()),
-        Limit::Quota(quota) => {
-            Limit::quota_with_grace(amount % 200, amount % 7, history::other_periods(quota.periods(), amount))
-        }
+        Limit::Quota(_) => Ok(history::changed_quota(limit, amount)),
         Limit::Penalty(penalty) => {
             let (factor, block) = (penalty.factor(), penalty.block());
             return Penalty::new(1 + amount % 5, block, factor, penalty.max()).map_or(*limit, Limit::Penalty);

@@ -12,10 +12,12 @@ use tidegate::spi::{
 };
 use tidegate::{Clock, Limit, ManualClock, Timestamp};
 
+use strategies::other_periods;
 pub use strategies::{
-    ALGORITHMS, calendar_histories, penalty_histories, plan_histories, reservation_histories, single_check_histories,
+    ALGORITHMS, calendar_histories, changing_quota_histories, penalty_histories, plan_histories, reservation_histories,
+    single_check_histories,
 };
-pub(crate) use strategies::{cost, limit, max_delay, other_periods, penalty, role, time_move};
+pub(crate) use strategies::{cost, limit, max_delay, penalty, role, time_move};
 
 /// The start of every history: in September 2026.
 pub(crate) const START: u64 = 1_790_000_000_123_456;
@@ -31,6 +33,8 @@ pub struct History {
     reservation_ttl: u64,
     /// Which limits are of rules that count tokens, one bit each.
     usage: u8,
+    /// What the amounts and calendars of quotas are changed to.
+    changes: Vec<u64>,
     steps: Vec<Step>,
 }
 
@@ -51,6 +55,8 @@ enum Step {
     Reserve(Cost, Option<u8>, bool),
     /// Of which reservation, and how.
     End(usize, Ending),
+    /// To other amounts and calendars of the quotas, or to those at the start.
+    Change(usize),
     Forget,
 }
 
@@ -107,7 +113,7 @@ pub enum BackwardTime {
 impl History {
     /// A history in which every limit is a rule of its own.
     fn new(limits: Vec<(Limit, Role)>, mode: PlanMode, steps: Vec<Step>) -> Self {
-        Self { rules: (0..limits.len()).collect(), limits, mode, reservation_ttl: 1, usage: 0, steps }
+        Self { rules: (0..limits.len()).collect(), limits, mode, reservation_ttl: 1, usage: 0, changes: Vec::new(), steps }
     }
 
     /// The number of steps.
@@ -135,17 +141,19 @@ impl History {
         let hash = number.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645);
         // Pairs share a partition, so that in a cluster some keys of a plan share a slot and some do not.
         let subject = |index: usize| Subject::from_hash(hash ^ (index as u128 / 2) << 96);
-        let gates: Vec<Gate> = self
-            .limits
-            .iter()
-            .enumerate()
-            .map(|(index, (limit, role))| {
+        let gates_after = |change: Option<u64>| -> Vec<Gate> {
+            let gate = |(index, (limit, role)): (usize, &(Limit, Role))| {
                 let rule = format!("r{}", self.rules[index]);
                 let name = if self.rules[index] == index { String::new() } else { format!("{index}") };
-                let stem = KeyStem::for_rule(&rule, limit, &name);
-                Gate::new(rule, name, *limit, *role, stem).with_usage(self.usage >> index & 1 == 1)
-            })
-            .collect();
+                let limit = change.map_or(*limit, |change| changed_quota(limit, change));
+                let stem = KeyStem::for_rule(&rule, &limit, &name);
+                Gate::new(rule, name, limit, *role, stem).with_usage(self.usage >> index & 1 == 1)
+            };
+            self.limits.iter().enumerate().map(gate).collect()
+        };
+        let variants: Vec<Vec<Gate>> =
+            [None].into_iter().chain(self.changes.iter().copied().map(Some)).map(gates_after).collect();
+        let mut gates = &variants[0];
         let mut highest = START;
         let mut last_retry = None;
         let mut receipts: Vec<Vec<Adjustment<'_>>> = Vec::new();
@@ -162,7 +170,7 @@ impl History {
                 |a: &Verdict, b: &Verdict| format!("step {number}, {step:?} at {:?}:\n{a:#?}\n{b:#?}", clock.now());
             match *step {
                 Step::Move(by) => {
-                    let target = by.from(clock.now().as_micros(), &self.limits[0].0, last_retry);
+                    let target = by.from(clock.now().as_micros(), gates[0].limit(), last_retry);
                     let floor = match backwards {
                         BackwardTime::Never => highest,
                         BackwardTime::WithinMargin => highest - 2_000_000,
@@ -256,6 +264,7 @@ impl History {
                         return Err(format!("step {number}, {step:?} at {:?}: {a:?}, {b:?}", clock.now()));
                     }
                 }
+                Step::Change(which) => gates = &variants[which % variants.len()],
                 Step::Forget => {
                     let keys: Vec<_> = checks(Cost::Units(1)).checks().iter().map(|check| *check.key()).collect();
                     one.forget(&keys).await.unwrap();
@@ -372,6 +381,12 @@ impl TimeMove {
         };
         now.saturating_add_signed(by)
     }
+}
+
+/// The same quota with another amount, in another time zone, and from another day on. Other limits stay the same.
+pub(crate) fn changed_quota(limit: &Limit, change: u64) -> Limit {
+    let Limit::Quota(quota) = limit else { return *limit };
+    Limit::quota_with_grace(change % 200, change % 7, other_periods(quota.periods(), change)).unwrap()
 }
 
 /// The window of a limit, in microseconds.

@@ -290,7 +290,7 @@ impl Model {
                 Self::Bucket(model) if admitted && cost > 0 => Duration::from_micros(model.delay(now)),
                 _ => Duration::ZERO,
             },
-            in_grace: matches!(self, Self::Quota(model) if admitted && model.used(now) > model.amount),
+            in_grace: matches!(self, Self::Quota(model) if admitted && (model.amount + 1..=model.hard).contains(&model.used(now))),
         }
     }
 

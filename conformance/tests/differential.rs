@@ -163,6 +163,34 @@ fn reservations_across_slots_agree_with_rust() {
     });
 }
 
+/// Amounts are raised and lowered, and instances with different calendars decide on one key.
+#[test]
+fn changing_quotas_in_rust_agree_with_the_model() {
+    changing_quotas_agree("rust = model", DEFAULT_STEPS * 10, |clock| {
+        (PureStore::new(clock.clone()), ModelStore::new(clock.clone()))
+    });
+}
+
+#[test]
+fn changing_quotas_in_lua_agree_with_rust() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let (server, runtime) = (Server::start(kind), runtime());
+        changing_quotas_agree(&format!("lua in {kind:?} = rust"), DEFAULT_STEPS * 2, |clock| {
+            let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
+            (store, PureStore::new(clock.clone()))
+        });
+    }
+}
+
+/// Runs histories of quotas that change on two stores.
+fn changing_quotas_agree<A: Store, B: Store>(what: &str, steps: u64, stores: impl Fn(&ManualClock) -> (A, B)) {
+    let clock = ManualClock::default();
+    let (one, other) = stores(&clock);
+    let histories = history::changing_quota_histories();
+    let steps = run_steps(steps, &histories, &clock, &one, &other, BackwardTime::Freely);
+    println!("{what}: {steps} steps of quotas that change");
+}
+
 /// Runs histories with reservations on two stores.
 fn reservations_agree<A: Store, B: Store>(
     what: &str,

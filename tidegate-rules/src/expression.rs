@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_cost_is_computed_from_the_request() {
-        let table: [(&str, Attributes, i64); 56] = [
+        let table: [(&str, Attributes, i64); 57] = [
             ("1", &[], 1),
             ("-3", &[], -3),
             ("1 + 2 * 3 - 4 / 2 % 3", &[], 5),
@@ -188,6 +188,7 @@ mod tests {
             ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "many")], 1024),
             ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "-1")], 1024),
             ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "-0.5")], 1024),
+            ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "0")], 1024),
             ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "1e6")], 1_000_000),
             ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "1.2")], 2),
             ("int(request.body.max_tokens, 1024)", &[("body:max_tokens", "99999999999999999999")], i64::MAX),

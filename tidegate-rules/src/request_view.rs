@@ -2,8 +2,9 @@
 //! readings has a view for each.
 
 use std::borrow::Cow;
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
@@ -12,7 +13,7 @@ use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
 
 use crate::claims;
 use crate::identity::IdentityValue;
-use crate::json_body::{BodyField, JsonBody};
+use crate::json_body::{BodyField, FieldValues};
 use crate::provenance::Provenance;
 use crate::query::{self, Parameter};
 use crate::repeated::{MAX_REPEATED_VALUES, RepeatedPolicy};
@@ -27,7 +28,8 @@ pub(crate) struct RequestView<'m, 'q> {
     tenant: OnceCell<Option<IdentityValue<'q>>>,
     plan: OnceCell<(SmolStr, Provenance)>,
     client: OnceCell<Option<IpAddr>>,
-    body: OnceCell<Option<JsonBody>>,
+    /// The fields of the body that were read.
+    body: RefCell<Vec<(SmolStr, Rc<FieldValues>)>>,
     /// Whether the body was to be read, and is not there.
     lacks_body: Cell<bool>,
     /// Whether the size was to be read, and is not known.
@@ -43,7 +45,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
             matcher,
             path: OnceCell::new(),
             host: OnceCell::new(),
-            body: OnceCell::new(),
+            body: RefCell::default(),
             lacks_body: Cell::new(false),
             assumes_size: Cell::new(false),
             claims: OnceCell::new(),
@@ -69,28 +71,23 @@ impl<'m, 'q> RequestView<'m, 'q> {
         self.host.get_or_init(|| Some(attributes::normalize_host(self.attribute(attributes::HOST)?))).as_deref()
     }
 
-    /// A field of the body, which is parsed once.
+    /// A field of the body, which is read once.
     pub(crate) fn body_field(&self, name: &str) -> Option<String> {
-        self.body_text(name, JsonBody::field)
+        self.body_text(name, FieldValues::text)
     }
 
     /// A field of the body for a cost, in which every number counts.
     pub(crate) fn body_text_or_number(&self, name: &str) -> Option<String> {
-        self.body_text(name, JsonBody::text_or_number)
+        self.body_text(name, FieldValues::text_or_number)
     }
 
-    fn body_text(&self, name: &str, read: for<'b> fn(&'b JsonBody, &str) -> BodyField<'b>) -> Option<String> {
+    fn body_text(&self, name: &str, read: for<'b> fn(&'b FieldValues) -> BodyField<'b>) -> Option<String> {
         let Some(text) = self.request.attribute(attributes::BODY) else {
             self.lacks_body.set(true);
             return None;
         };
-        let body = self.body.get_or_init(|| {
-            if text.len() > self.matcher.max_body_bytes {
-                self.refuse(RequestProblemKind::TooLong, attributes::BODY);
-            }
-            JsonBody::parse(text, self.matcher.max_body_bytes)
-        });
-        let text = match read(body.as_ref()?, name) {
+        let values = self.field_values(text, name);
+        let text = match read(&values) {
             BodyField::Missing => None,
             BodyField::Once(text) => Some(text),
             BodyField::Repeated { first, last } => {
@@ -106,6 +103,19 @@ impl<'m, 'q> RequestView<'m, 'q> {
             }
         };
         text.map(str::to_owned)
+    }
+
+    fn field_values(&self, text: &str, name: &str) -> Rc<FieldValues> {
+        let mut fields = self.body.borrow_mut();
+        if let Some((_, values)) = fields.iter().find(|(known, _)| known == name) {
+            return Rc::clone(values);
+        }
+        if text.len() > self.matcher.max_body_bytes {
+            self.refuse(RequestProblemKind::TooLong, attributes::BODY);
+        }
+        let values = Rc::new(FieldValues::parse(text, name, self.matcher.max_body_bytes));
+        fields.push((SmolStr::new(name), Rc::clone(&values)));
+        values
     }
 
     /// Records that the body is read by the front door itself, for the token usage.

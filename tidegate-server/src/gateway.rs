@@ -14,6 +14,7 @@
 //! 503 responses; the gateway forwards what was decided.
 
 mod access_log;
+mod body_memory;
 mod body_reader;
 mod options;
 pub use options::GatewayOptions;
@@ -51,6 +52,7 @@ use tower_layer::Layer;
 
 use crate::listen::{ClientBody, Listener, ListenerStats, RequestScope, Tasks};
 use access_log::AccessLog;
+use body_memory::BodyMemory;
 use proxy::{Proxy, ProxyBody, ProxyError};
 use upstream::Upstream;
 
@@ -155,6 +157,8 @@ struct GatewayDoor<S> {
     /// Tells which headers the rules read.
     rules: Handle<S>,
     options: GatewayOptions,
+    /// For bodies that rules read.
+    memory: BodyMemory,
     stats: Arc<ListenerStats>,
 }
 
@@ -163,7 +167,8 @@ impl<S: Store + 'static> GatewayDoor<S> {
         let Gateway { upstream, options } = gateway;
         let layer = layer.clone().with_canonical_paths(true);
         let service = layer.layer(Proxy::new(upstream, options.clone(), tasks.spawner(), stats));
-        Arc::new(Self { service, rules: layer.handle(), layer, options, stats: Arc::clone(stats) })
+        let (rules, memory) = (layer.handle(), BodyMemory::new());
+        Arc::new(Self { service, rules, layer, options, memory, stats: Arc::clone(stats) })
     }
 
     /// Sends one request through the limit layer and the proxy, in its final form.
@@ -172,7 +177,8 @@ impl<S: Store + 'static> GatewayDoor<S> {
         if let Err(problem) = request_fields::normalize(&mut request, self.options.trust_forwarded, reads) {
             return Ok(ProxyError::Field(problem).into_response().map(Either::Right));
         }
-        let request = match body_reader::read_for_rules(request, &self.layer, &self.options, &self.stats).await {
+        let read = body_reader::read_for_rules(request, &self.layer, &self.options, &self.memory, &self.stats);
+        let request = match read.await {
             Ok(request) => request,
             Err(error) => return Ok(error.into_response().map(Either::Right)),
         };

@@ -96,6 +96,8 @@ mod lease_renewal;
 mod limit_headers;
 mod readiness;
 mod refund_guard;
+mod reserved_tokens;
+pub use reserved_tokens::ReservedTokens;
 mod response_body;
 pub use response_body::{LeaseLost, ResponseBody};
 mod future;

@@ -26,7 +26,7 @@ use crate::limit_headers::LimitHeaders;
 use crate::readiness::{reacquire, release};
 use crate::refund_guard::{RefundGuard, ReleaseGuard};
 use crate::response_body::{bad_request_response, rejection_response};
-use crate::{DecisionSlot, LimitFuture, LimitLayer, ResponseBody, UsageReport, grpc};
+use crate::{DecisionSlot, LimitFuture, LimitLayer, ReservedTokens, ResponseBody, UsageReport, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
 pub struct LimitService<T, S> {
@@ -69,6 +69,7 @@ struct Admission {
     lease: Option<Box<HeldLease>>,
     /// Present if the cost is the number of tokens that a language model uses. It has the receipt then.
     usage: Option<UsageReport>,
+    reserved_tokens: Option<ReservedTokens>,
 }
 
 impl DegradedMode {
@@ -99,6 +100,7 @@ impl Admission {
             assumption,
             lease,
             usage: None,
+            reserved_tokens: None,
         }
     }
 
@@ -111,6 +113,7 @@ impl Admission {
         plan: &Plan<'_>,
         reservation: Option<Reservation>,
     ) -> Self {
+        self.reserved_tokens = ReservedTokens::from_plan(active.limiter.rules(), plan);
         let taken = self.receipt.take().unwrap_or_default();
         self.usage = Some(UsageReport::new(&active.limiter, plan, (reservation, taken), &settings.timer));
         self
@@ -178,6 +181,9 @@ where
     }
     if let Some(usage) = &admission.usage {
         parts.extensions.insert(usage.clone());
+        if let Some(reserved) = admission.reserved_tokens {
+            parts.extensions.insert(reserved);
+        }
     }
     let lease = admission.lease;
     let headers = lease.as_ref().map(|_| Box::new(rejection_headers(&parts.headers)));

@@ -41,7 +41,7 @@ pub fn penalty_histories() -> BoxedStrategy<History> {
                 rules.push(limits.len());
                 limits.push(other);
             }
-            History { limits, rules, mode, reservation_ttl: 1, usage: 0, steps }
+            History { limits, rules, mode, reservation_ttl: 1, usage: 0, changes: Vec::new(), steps }
         })
         .boxed()
 }
@@ -55,20 +55,38 @@ pub fn reservation_histories() -> BoxedStrategy<History> {
     let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit);
     let several = prop::collection::vec((kind, role()), 1..4);
     let mode = prop_oneof![5 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
-    let key = prop_oneof![1 => Just(None), 3 => (0..4u8).prop_map(Some)];
-    let ending = prop_oneof![3 => cost().prop_map(Ending::Commit), 1 => Just(Ending::Release)];
-    let steps = prop_oneof![
-        3 => step(),
-        4 => (cost(), key, any::<bool>()).prop_map(|(cost, key, usage_only)| Step::Reserve(cost, key, usage_only)),
-        3 => (any::<usize>(), ending).prop_map(|(which, ending)| Step::End(which, ending)),
-    ];
-    (prop_oneof![single, several], mode, span(), any::<u8>(), prop::collection::vec(steps, 1..60))
+    (prop_oneof![single, several], mode, span(), any::<u8>(), prop::collection::vec(reservation_step(), 1..60))
         .prop_map(|(limits, mode, ttl, usage, steps)| History {
             usage,
             reservation_ttl: ttl.as_micros() as u64,
             ..History::new(limits, mode, steps)
         })
         .boxed()
+}
+
+/// Histories of a quota whose amount, time zone and anchor change, with reservations among other requests.
+pub fn changing_quota_histories() -> BoxedStrategy<History> {
+    let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
+    let plain = prop_oneof![1 => any::<usize>().prop_map(Step::Change), 4 => step()];
+    let with_holds = prop_oneof![1 => any::<usize>().prop_map(Step::Change), 4 => reservation_step()];
+    let steps = prop_oneof![prop::collection::vec(plain, 1..60), prop::collection::vec(with_holds, 1..60)];
+    (limit(Algorithm::Quota), mode, span(), prop::collection::vec(any::<u64>(), 1..4), steps)
+        .prop_map(|(quota, mode, ttl, changes, steps)| History {
+            reservation_ttl: ttl.as_micros() as u64,
+            changes,
+            ..History::new(vec![(quota, Role::Enforced)], mode, steps)
+        })
+        .boxed()
+}
+
+fn reservation_step() -> impl Strategy<Value = Step> {
+    let key = prop_oneof![1 => Just(None), 3 => (0..4u8).prop_map(Some)];
+    let ending = prop_oneof![3 => cost().prop_map(Ending::Commit), 1 => Just(Ending::Release)];
+    prop_oneof![
+        3 => step(),
+        4 => (cost(), key, any::<bool>()).prop_map(|(cost, key, usage_only)| Step::Reserve(cost, key, usage_only)),
+        3 => (any::<usize>(), ending).prop_map(|(which, ending)| Step::End(which, ending)),
+    ]
 }
 
 pub(crate) fn penalty() -> BoxedStrategy<Limit> {
@@ -156,7 +174,7 @@ fn periods() -> impl Strategy<Value = Periods> {
 }
 
 /// The same periods in another zone, and from another day on.
-pub(crate) fn other_periods(periods: Periods, choice: u64) -> Periods {
+pub(super) fn other_periods(periods: Periods, choice: u64) -> Periods {
     let same = PERIODS.iter().filter(|(period, _)| *period == periods.period());
     let anchors: Vec<&str> = same.map(|(_, anchor)| *anchor).collect();
     let anchor = anchors[choice as usize % anchors.len()];

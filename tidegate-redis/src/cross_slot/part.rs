@@ -221,7 +221,7 @@ mod tests {
                 if index == refused {
                     return Some(Verdict::refused(now, HoldRefusal::AlreadyEnded));
                 }
-                Some(Verdict::replay(&part.plan, now, 1, &[(true, StoredState::Fresh)]))
+                Some(Verdict::replay(&part.plan, now, 1, &[(true, StoredState::Fresh)], false))
             };
             let merged = merge(&plan, 0, &parts, parts.iter().enumerate().map(verdict).collect());
             let limits: Vec<u64> = merged.checks().iter().map(|check| check.outcome.limit).collect();

@@ -35,7 +35,7 @@ pub(super) enum IntExpr {
     /// The number of characters of a text.
     Length(Box<TextExpr>),
     FromText(Box<TextExpr>),
-    /// The number in a text, rounded up, or another one if there is none of 0 or more.
+    /// The number in a text, rounded up, or another one if there is none of 1 or more.
     FromTextOr(Box<(TextExpr, IntExpr)>),
     FromDouble(Box<DoubleExpr>),
     Negate(Box<IntExpr>),
@@ -172,12 +172,12 @@ fn parse_int(text: &str) -> Result<i64, EvalError> {
     Ok(text.parse().unwrap_or(if negative { i64::MIN } else { i64::MAX }))
 }
 
-/// Parses a number of 0 or more and rounds it up: a client must not lower its cost by another spelling of the number. Some servers
-/// take -1 for no limit, so a negative number is none. Saturates.
+/// Parses a number of 1 or more and rounds it up: a client must not lower its cost by another spelling of the number. Some servers
+/// take 0 or -1 for no limit, so such a number is none. Saturates.
 fn parse_rounded_up(text: &str) -> Option<i64> {
     // The conversion saturates.
     let number = parse_int(text).ok().or_else(|| parse_double(text).ok().map(|number| number.ceil() as i64));
-    number.filter(|number| *number >= 0 && !text.starts_with('-'))
+    number.filter(|number| *number >= 1)
 }
 
 // === impl Double ===

@@ -177,7 +177,7 @@ fn usage_without_estimate(rule: &CompiledRule) -> Option<Problem> {
         "every request reserves {} until its token usage is known, so requests at the same time pass the limit together",
         table.default
     );
-    let help = "estimate what a request uses: `expression: request.size / 4 + int(request.body.max_tokens, 1024)`";
+    let help = "estimate what a request uses: `expression: request.size / 4 + int(request.body.max_tokens, 1000)`";
     Some(Problem::warning("usage-without-estimate", message, rule.cost_span.clone()).with_help(help))
 }
 

@@ -61,6 +61,7 @@ fn the_estimate_reads_the_body_in_every_spelling_of_a_number() {
         // Some servers take this for no limit.
         (r#"{"max_completion_tokens":-1}"#, 1_100),
         (r#"{"max_tokens":-1}"#, 1_100),
+        (r#"{"max_tokens":0}"#, 1_100),
         (r#"{"max_tokens":99999999999999999999}"#, tidegate::spi::MAX_AMOUNT),
     ] {
         assert_eq!(estimates(body), Some([tokens, 10]), "{body}");

@@ -106,14 +106,13 @@ fn an_anchor_beyond_the_end_of_a_month_is_its_last_day() {
     assert_eq!(failures("2026-01-31T05:00:00Z", steps), [""; 0]);
 }
 
-/// The amount of the larger plan is not known any more: what exceeds the smaller one is debt.
+/// What was taken under the larger plan is not debt: the next period begins with the whole amount.
 #[test]
 fn a_tenant_that_changes_its_plan_keeps_what_it_has_used() {
     let steps = "
       - { request: { action: month, attributes: { plan: large } }, send: 9, expect: { allowed: 9, remaining: 1 } }
       - { request: { action: month }, expect: { denied: month, remaining: 0 } }
-      - { at: 2026-03-01T00:00:00+01:00, request: { action: month }, expect: { denied: month } }
-      - { at: 2026-04-01T00:00:00+02:00, request: { action: month }, expect: { allowed: 1, remaining: 1 } }
+      - { at: 2026-03-01T00:00:00+01:00, request: { action: month }, send: 5, expect: { allowed: 4, denied: month } }
 ";
     assert_eq!(failures("2026-02-10", steps), [""; 0]);
     let larger = "

@@ -13,6 +13,7 @@ mod metered_body;
 mod object_members;
 mod request;
 mod sse;
+mod strict_json;
 mod token_count;
 
 pub(super) use metered_body::MeteredBody;

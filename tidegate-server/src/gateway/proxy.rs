@@ -1,7 +1,6 @@
 //! `Proxy`: forwards a request to the upstream and returns its response, both as streams. The limit layer is in front of it.
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -17,7 +16,7 @@ use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::Serialize;
 use tidegate::HeldLease;
@@ -88,8 +87,12 @@ pub(super) enum ProxyError {
     ClientTimeout,
     UpstreamUnreachable,
     UpstreamTimeout,
+    /// The upstream closed the connection after the whole request was sent to it.
+    UpstreamBrokeOff,
     /// Too many requests wait for the upstream.
     Overloaded,
+    /// Too many large bodies are in memory.
+    BodiesInMemory,
 }
 
 /// The body of an error response.
@@ -133,7 +136,9 @@ impl ProxyInner {
         let assumed_size = parts.extensions.remove::<AssumedBodySize>();
         let charged = assumed_size.as_ref().and_then(AssumedBodySize::max_bytes);
         let is_charged_for_less = charged.is_some_and(|charged| charged < self.options.max_body_bytes);
-        let (body, progress) = Upload::new(body, self.options.max_body_bytes, assumed_size);
+        // A body that was read is within its bound, and may have been made longer.
+        let max_bytes = if body.is_buffered() { u64::MAX } else { self.options.max_body_bytes };
+        let (body, progress) = Upload::new(body, max_bytes, assumed_size);
         self.rewrite(&mut parts, &body, upgrade.as_ref());
         let mut slot: Option<UpstreamSlot> = Some(self.slots.acquire().await.ok_or(ProxyError::Overloaded)?);
         let model = model.and_then(ModelRequest::send);
@@ -248,12 +253,15 @@ impl ProxyInner {
     }
 
     /// Why a request got no response. The reason of an upstream is logged, since its client learns only that there is one.
-    fn failure(&self, error: &(dyn Error + 'static), stage: UploadStage) -> ProxyError {
-        let problem = ProxyError::from_stage(stage);
-        if matches!(problem, ProxyError::UpstreamUnreachable) {
-            self.failures.log(error);
+    fn failure(&self, error: &ClientError, stage: UploadStage) -> ProxyError {
+        match ProxyError::from_stage(stage) {
+            ProxyError::UpstreamUnreachable => {
+                self.failures.log(error);
+                let is_sent = stage == UploadStage::Complete && !error.is_connect();
+                if is_sent { ProxyError::UpstreamBrokeOff } else { ProxyError::UpstreamUnreachable }
+            }
+            problem => problem,
         }
-        problem
     }
 }
 
@@ -319,7 +327,7 @@ impl ProxyError {
             Self::ClientTimeout => {
                 (StatusCode::REQUEST_TIMEOUT, "request_timeout", "The rest of the request did not arrive in time.")
             }
-            Self::UpstreamUnreachable => {
+            Self::UpstreamUnreachable | Self::UpstreamBrokeOff => {
                 (StatusCode::BAD_GATEWAY, "upstream_unreachable", "The service behind this gateway cannot be reached.")
             }
             Self::UpstreamTimeout => (
@@ -332,6 +340,9 @@ impl ProxyError {
                 "overloaded",
                 "Too many requests wait for the service behind this gateway.",
             ),
+            Self::BodiesInMemory => {
+                (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many requests with large bodies are under way.")
+            }
         };
         // Serializing two strings cannot fail.
         let body = serde_json::to_vec(&ProxyErrorBody { error, message }).unwrap_or_default();

@@ -5,6 +5,7 @@
 
 use http::Response;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
+use tidegate::http::HeaderField;
 
 /// Headers that are lists: the items of both are sent.
 const LIST_HEADERS: [HeaderName; 2] =
@@ -31,6 +32,8 @@ struct UpstreamRateLimitHeaders(HeaderMap);
 /// Moves the upstream's rate-limit headers to an extension.
 pub(super) fn stash_upstream_headers<B>(response: &mut Response<B>) {
     let mut stashed = HeaderMap::new();
+    // Only the gateway knows whether the request is within the grace of its quotas.
+    response.headers_mut().remove(HeaderField::Grace.name());
     for name in LIST_HEADERS.iter().chain(HEADER_GROUPS.iter().flatten()) {
         move_lines(response.headers_mut(), name, &mut stashed);
     }
@@ -155,6 +158,12 @@ mod tests {
         assert_eq!(merged(&[("x-ratelimit-remaining", "many")], &ours), all_of_ours);
         assert_eq!(merged(&[("x-ratelimit-reset", "5")], &ours), all_of_ours);
         assert_eq!(merged(&[("ratelimit-remaining", "1")], &ours).len(), 4);
+    }
+
+    #[test]
+    fn an_upstream_cannot_claim_that_a_request_is_within_the_grace_of_a_quota() {
+        assert_eq!(merged(&[("x-tidegate-grace", "true"), ("x-other", "1")], &[]), ["x-other: 1"]);
+        assert_eq!(merged(&[("x-tidegate-grace", "no")], &[("x-tidegate-grace", "true")]), ["x-tidegate-grace: true"]);
     }
 
     #[test]

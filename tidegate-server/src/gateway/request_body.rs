@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
+use smallvec::{SmallVec, smallvec};
 
 use crate::listen::ClientBody;
 
@@ -13,8 +14,18 @@ use crate::listen::ClientBody;
 pub(super) enum RequestBody {
     /// As the client sends it.
     Streamed(ClientBody),
-    /// All of it, and its trailers.
-    Buffered { data: Bytes, trailers: Option<HeaderMap> },
+    /// All of it in parts, none of which is empty, and its trailers.
+    Buffered { data: SmallVec<[Bytes; 3]>, trailers: Option<HeaderMap> },
+}
+
+impl RequestBody {
+    pub(super) fn buffered(data: Bytes, trailers: Option<HeaderMap>) -> Self {
+        Self::Buffered { data: if data.is_empty() { SmallVec::new() } else { smallvec![data] }, trailers }
+    }
+
+    pub(super) const fn is_buffered(&self) -> bool {
+        matches!(self, Self::Buffered { .. })
+    }
 }
 
 impl Body for RequestBody {
@@ -27,7 +38,7 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match &mut *self {
             Self::Streamed(body) => Pin::new(body).poll_frame(context),
-            Self::Buffered { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(std::mem::take(data))))),
+            Self::Buffered { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(data.remove(0))))),
             Self::Buffered { trailers, .. } => {
                 Poll::Ready(trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
             }
@@ -44,7 +55,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Streamed(body) => body.size_hint(),
-            Self::Buffered { data, .. } => SizeHint::with_exact(data.len() as u64),
+            Self::Buffered { data, .. } => SizeHint::with_exact(data.iter().map(|part| part.len() as u64).sum()),
         }
     }
 }

@@ -14,6 +14,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tidegate_server::gateway::GatewayOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::{RawConnection, exchange, file_limits, gateway_with, mirror, serve};
 
@@ -238,4 +239,37 @@ async fn a_shadow_rule_refuses_no_body() {
         );
         assert!(exchange(gateway, &chunked).await.starts_with("HTTP/1.1 200 "));
     }
+}
+
+/// The first 64 KiB of each body are free, and what is longer shares 64 MiB.
+#[tokio::test]
+async fn large_bodies_share_a_bounded_memory_until_they_are_forwarded() {
+    let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", upstream.local_addr().unwrap());
+    let rules = file_limits(&RULES.replace("version: 1", "version: 1\nmax_body: 16777216"));
+    let gateway = gateway_with(&address, GatewayOptions::new(), rules).await;
+    let request = |account: &str, length: usize| {
+        let body = format!(r#"{{"account":"{account}","x":"{}"}}"#, "x".repeat(length - 21 - account.len()));
+        let lines = format!("host: a\r\nconnection: close\r\ncontent-length: {}", body.len());
+        format!("POST /login HTTP/1.1\r\n{lines}\r\n\r\n{body}")
+    };
+    // The upstream does not read them, so that they stay in memory.
+    let mut waiting = Vec::new();
+    for account in ["a", "b", "c", "d"] {
+        let mut client = RawConnection::connect(gateway).await;
+        client.send(&request(account, 16 << 20)).await;
+        waiting.push((client, upstream.accept().await.unwrap()));
+    }
+    let refused = exchange(gateway, &request("e", 1 << 20)).await;
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("\r\nretry-after: 1\r\n"), "{refused}");
+    let mut client = RawConnection::connect(gateway).await;
+    client.send(&request("e", MAX_BODY_BYTES)).await;
+    let small = upstream.accept().await.unwrap();
+    // One of them ends.
+    let (other, connection) = waiting.pop().unwrap();
+    drop(connection);
+    other.receive_to_end().await;
+    let mut client = RawConnection::connect(gateway).await;
+    client.send(&request("f", 1 << 20)).await;
+    drop((upstream.accept().await.unwrap(), small));
 }

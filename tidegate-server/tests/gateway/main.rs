@@ -18,6 +18,7 @@ mod slow_clients;
 mod smuggling;
 mod streaming;
 mod token_floods;
+mod token_requests;
 mod tokens;
 mod upgrades;
 mod upstream_tls;

@@ -240,7 +240,8 @@ pub fn outcome(state: Option<QuotaState>, limit: &Quota, now: Timestamp, decided
             0 => Duration::ZERO,
             _ => start_after(limit.periods_to_pay(current.debt) + 1),
         },
-        in_grace: decided.admitted && current.used > limit.amount,
+        // After the amount was lowered, a cost of 0 passes beyond the grace.
+        in_grace: decided.admitted && current.used > limit.amount && current.used <= limit.hard_limit(),
         ..decided.outcome(limit.amount)
     }
 }

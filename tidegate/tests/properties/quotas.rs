@@ -1,7 +1,10 @@
 //! What a quota guarantees over random histories that cross the ends of periods in several time zones.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use proptest::prelude::*;
-use tidegate::{Limit, Period, Periods, Receipt, Request, Timestamp};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Receipt, Request, Rule, RuleSet, Timestamp};
 
 use super::{Subject, poll_once};
 
@@ -22,6 +25,36 @@ pub(super) fn periods() -> impl Strategy<Value = Periods> {
     let period = prop::sample::select(vec![Period::Hour, Period::Day, Period::Week, Period::Month]);
     let zone = prop::sample::select(vec!["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe"]);
     (period, zone).prop_map(|(period, zone)| Periods::new(period, zone, None).unwrap())
+}
+
+/// Calendars of the same period, for one key: in zones up to 24 hours apart, and with different anchors.
+fn calendars() -> impl Strategy<Value = Vec<Periods>> {
+    let calendars = [
+        (Period::Hour, ["", "", ""]),
+        (Period::Day, ["", "", ""]),
+        (Period::Week, ["monday", "wednesday", "sunday"]),
+        (Period::Month, ["1", "15", "31"]),
+    ];
+    let zones = ["Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Pacific/Auckland", "Pacific/Pago_Pago"];
+    let zone_and_anchor = (prop::sample::select(zones.to_vec()), 0..3usize);
+    (prop::sample::select(calendars.to_vec()), prop::collection::vec(zone_and_anchor, 2..4)).prop_map(
+        |((period, anchors), chosen)| {
+            let anchor = |which: usize| Some(anchors[which]).filter(|text| !text.is_empty());
+            let periods = |(zone, which)| Periods::new(period, zone, anchor(which).map(|text| text.parse().unwrap()));
+            chosen.into_iter().map(|choice| periods(choice).unwrap()).collect()
+        },
+    )
+}
+
+/// Limiters with quotas of these amounts and periods, which share one key.
+fn on_one_key(quotas: impl IntoIterator<Item = (u64, Periods)>) -> (ManualClock, Vec<Limiter<Arc<MemoryStore>>>) {
+    let clock = ManualClock::starting_at(Timestamp::from_micros(START_MICROS));
+    let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
+    let limiter = |(amount, periods)| {
+        let rule = Rule::new("r", Limit::quota(amount, periods).unwrap()).with_denial_cache(false);
+        Limiter::new(RuleSet::new([rule]).unwrap(), Arc::clone(&store))
+    };
+    (clock, quotas.into_iter().map(limiter).collect())
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -104,6 +137,45 @@ proptest! {
             let in_period: u64 = taken.iter().filter(|other| other.period == one.period).map(|other| other.cost).sum();
             prop_assert!(in_period <= amount + grace, "{in_period} in period {}", one.period);
         }
+    }
+
+    /// A change of zone or anchor that is rolled out, or one subject under two plans: each request is decided by another calendar.
+    #[test]
+    fn alternating_calendars_on_one_key_admit_no_more_than_one_in_each_period(
+        amount in 1..20u64,
+        calendars in calendars(),
+        requests in prop::collection::vec((prop_oneof![3 => Just(0), 3 => 0..4u64, 1 => 0..40u64], 1..12u64, 0..3usize), 1..80),
+    ) {
+        let (clock, limiters) = on_one_key(calendars.iter().map(|periods| (amount, *periods)));
+        let (mut now, mut last, mut taken) = (START_MICROS, 0, HashMap::<u64, u64>::new());
+        for (hours, cost, which) in requests {
+            now += hours * 3_600_000_000;
+            clock.set(Timestamp::from_micros(now));
+            let which = which % calendars.len();
+            if poll_once(limiters[which].check(&Request::new("").with_cost(cost))).is_allowed() {
+                last = last.max(calendars[which].bounds_at(Timestamp::from_micros(now)).index);
+                let in_period = taken.entry(last).or_default();
+                *in_period += cost;
+                prop_assert!(*in_period <= amount, "{in_period} in period {last}");
+            }
+        }
+    }
+
+    /// Taken under a larger amount, units are not debt under a smaller one.
+    #[test]
+    fn a_lowered_amount_denies_until_the_period_ends_and_not_longer(
+        before in 1..1000u64,
+        after in 1..1000u64,
+        taken in 1..1000u64,
+        periods in periods(),
+    ) {
+        prop_assume!(taken <= before);
+        let (clock, limiters) = on_one_key([(before, periods), (after, periods)]);
+        prop_assert!(poll_once(limiters[0].check(&Request::new("").with_cost(taken))).is_allowed());
+        let admits = |cost| poll_once(limiters[1].peek(&Request::new("").with_cost(cost))).is_allowed();
+        prop_assert_eq!([admits(0), admits(1), admits(after)], [true, taken < after, false]);
+        clock.set(periods.end_after(Timestamp::from_micros(START_MICROS)));
+        prop_assert!(admits(after));
     }
 
     /// Over n periods, what is taken, charged and not given back is at most n · (A + G) and the debt that is left.

@@ -23,6 +23,8 @@ pub(in crate::gateway) struct MeteredBody {
     commit: Option<UsageCommit>,
     /// What is passed on after the commit.
     next: Option<Frame<Bytes>>,
+    /// What is passed on after that.
+    trailers: Option<Frame<Bytes>>,
     failure: Option<hyper::Error>,
     has_ended: bool,
     withholds: bool,
@@ -120,12 +122,30 @@ impl Meter {
 impl MeteredBody {
     pub(super) fn new(body: UpstreamBody, meter: Meter) -> Self {
         let withholds = matches!(&meter.form, Form::Stream(_));
-        Self { body, meter: Some(meter), commit: None, next: None, failure: None, has_ended: false, withholds }
+        Self {
+            body,
+            meter: Some(meter),
+            commit: None,
+            next: None,
+            trailers: None,
+            failure: None,
+            has_ended: false,
+            withholds,
+        }
     }
 
     /// A body that is passed on as it is.
     pub(super) const fn uncounted(body: UpstreamBody) -> Self {
-        Self { body, meter: None, commit: None, next: None, failure: None, has_ended: false, withholds: false }
+        Self {
+            body,
+            meter: None,
+            commit: None,
+            next: None,
+            trailers: None,
+            failure: None,
+            has_ended: false,
+            withholds: false,
+        }
     }
 
     /// Takes a frame of the upstream.
@@ -150,7 +170,9 @@ impl MeteredBody {
                 }
             }
             Err(trailers) => {
-                self.next = Some(trailers);
+                let rest = meter.finish();
+                self.next = (!rest.is_empty()).then(|| Frame::data(rest));
+                self.trailers = Some(trailers);
                 self.commit();
             }
         }
@@ -184,7 +206,7 @@ impl Body for MeteredBody {
                 ready!(Pin::new(commit).poll(context));
                 self.commit = None;
             }
-            if let Some(frame) = self.next.take() {
+            if let Some(frame) = self.next.take().or_else(|| self.trailers.take()) {
                 return Poll::Ready(Some(Ok(frame)));
             }
             if let Some(failure) = self.failure.take() {
@@ -205,7 +227,8 @@ impl Body for MeteredBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        let has_more = self.meter.is_some() || self.commit.is_some() || self.next.is_some() || self.failure.is_some();
+        let has_more = self.meter.is_some() || self.commit.is_some() || self.next.is_some();
+        let has_more = has_more || self.trailers.is_some() || self.failure.is_some();
         !has_more && (self.has_ended || self.body.is_end_stream())
     }
 

@@ -1,40 +1,56 @@
-//! The members of a JSON object as ranges of its text, so that one can be changed and all others stay as the client wrote them.
+//! Finds a member of a JSON object as a range of its text, so that it can be changed and all others stay as the client wrote them.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A member of an object.
-#[derive(Debug)]
-pub(super) struct Member<'t> {
-    pub(super) name: Cow<'t, str>,
-    /// Where its value is.
-    pub(super) value: Range<usize>,
+/// Why a member was not found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum MemberError {
+    /// The text is no object.
+    NoObject,
+    /// Two servers may read two values: the name comes twice, or in other letters, which some take for the same.
+    Repeated,
 }
 
-/// The members of the object that begins at `start` in `text`, which must be valid JSON. `None` if there is no object.
-pub(super) fn members(text: &[u8], start: usize) -> Option<Vec<Member<'_>>> {
+/// The value of the member `name`, which is in lower case, of the object that begins at `start` in `text`, which must be valid JSON.
+pub(super) fn find_member(text: &[u8], start: usize, name: &str) -> Result<Option<Range<usize>>, MemberError> {
     let mut at = skip_space(text, start);
     if text.get(at) != Some(&b'{') {
-        return None;
+        return Err(MemberError::NoObject);
     }
-    let mut members = Vec::new();
+    let mut found = None;
     loop {
         // After `{` or `,`.
         at = skip_space(text, at + 1);
         if text.get(at) != Some(&b'"') {
-            return members.is_empty().then_some(members);
+            return Ok(found);
         }
         let end = value_end(text, at);
-        let name = &text[at..end];
+        let key = decode(&text[at..end]).ok_or(MemberError::NoObject)?;
         at = skip_space(text, end);
         at = skip_space(text, at + 1);
         let end = value_end(text, at);
-        members.push(Member { name: decode(name)?, value: at..end });
+        if is_folded_to(&key, name) {
+            if found.is_some() || key != name {
+                return Err(MemberError::Repeated);
+            }
+            found = Some(at..end);
+        }
         at = skip_space(text, end);
         if text.get(at) != Some(&b',') {
-            return Some(members);
+            return Ok(found);
         }
     }
+}
+
+/// Whether the object that begins at `start` has no members.
+pub(super) fn is_empty_object(text: &[u8], start: usize) -> bool {
+    text.get(skip_space(text, start + 1)) == Some(&b'}')
+}
+
+/// Whether a key is the name, which is in lower case, but for the case of its letters, as Unicode defines it.
+fn is_folded_to(key: &str, name: &str) -> bool {
+    key.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).eq(name.chars())
 }
 
 /// A string without its escapes.
@@ -84,18 +100,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_found_as_they_are_written() {
+    fn a_member_is_found_as_it_is_written() {
         let text = r#" { "a" : 1 , "b":"x,\"}" ,"c":{"d":[1,{"e":"]"}]},"\u0073tream":true, "f": null}"#;
-        let found: Vec<_> = members(text.as_bytes(), 0)
-            .unwrap()
-            .into_iter()
-            .map(|member| (member.name.into_owned(), &text[member.value]))
-            .collect();
-        let expected =
-            [("a", "1"), ("b", r#""x,\"}""#), ("c", r#"{"d":[1,{"e":"]"}]}"#), ("stream", "true"), ("f", "null")];
-        assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value)));
-        assert_eq!(members(b"{}", 0).unwrap().len(), 0);
-        assert!(members(b"[1]", 0).is_none() && members(b"", 0).is_none());
+        let find = |name: &str| find_member(text.as_bytes(), 0, name).map(|found| found.map(|range| &text[range]));
+        for (name, value) in
+            [("a", "1"), ("b", r#""x,\"}""#), ("c", r#"{"d":[1,{"e":"]"}]}"#), ("stream", "true"), ("f", "null")]
+        {
+            assert_eq!(find(name), Ok(Some(value)), "{name}");
+        }
+        assert_eq!((find("d"), find("")), (Ok(None), Ok(None)));
+        assert_eq!(find_member(b"{}", 0, "a"), Ok(None));
+        assert!([&b"[1]"[..], b"", b"7"].iter().all(|text| find_member(text, 0, "a") == Err(MemberError::NoObject)));
+        assert!(is_empty_object(b"{ }", 0) && !is_empty_object(b"{\"a\":1}", 0));
+    }
+
+    #[test]
+    fn a_member_that_servers_read_differently_is_repeated() {
+        for text in [
+            r#"{"kiss":1,"kiss":1}"#,
+            r#"{"Kiss":1}"#,
+            r#"{"kiss":1,"KISS":2}"#,
+            r#"{"kis\u0073":1,"kiss":2}"#,
+            "{\"\u{212a}i\u{17f}s\":1}",
+        ] {
+            assert_eq!(find_member(text.as_bytes(), 0, "kiss"), Err(MemberError::Repeated), "{text}");
+        }
+        assert_eq!(find_member(r#"{"kisses":1,"kis":2}"#.as_bytes(), 0, "kiss"), Ok(None));
     }
 
     /// The text has been validated before, but nothing may panic.
@@ -103,11 +133,11 @@ mod tests {
     fn broken_text_does_not_panic() {
         let text = r#"{"a":"\u0073","b":{"c":[1,2]},"d":"\\"}"#;
         for end in 0..text.len() {
-            let _ = members(&text.as_bytes()[..end], 0);
-            let _ = members(&text.as_bytes()[end..], 0);
+            let _ = find_member(&text.as_bytes()[..end], 0, "b");
+            let _ = find_member(&text.as_bytes()[end..], 0, "b");
         }
         for text in ["{\"", "{\"\\", "{\"a", "{\"a\"", "{\"a\":", "{,", "{\"a\":}", "{\"a\",\"b\""] {
-            let _ = members(text.as_bytes(), 0);
+            let _ = find_member(text.as_bytes(), 0, "b");
         }
     }
 }

@@ -3,13 +3,14 @@
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{HeaderName, Method, Response, StatusCode};
 use http_body::Body;
-use serde::de::IgnoredAny;
-use tidegate_tower::{TokenUsage, UsageReport};
+use smallvec::SmallVec;
+use tidegate_tower::{ReservedTokens, TokenUsage, UsageReport};
 
 use super::metered_body::{Meter, MeteredBody};
-use super::object_members::{Member, members};
+use super::object_members::{MemberError, find_member, is_empty_object};
+use super::strict_json::is_json_object;
 use super::token_count::BYTES_PER_TOKEN;
 use crate::gateway::proxy::ProxyError;
 use crate::gateway::request_body::RequestBody;
@@ -18,15 +19,20 @@ use crate::gateway::upstream_body::UpstreamBody;
 const INCLUDE_USAGE: &[u8] = br#""include_usage":true"#;
 const STREAM_OPTIONS: &[u8] = br#""stream_options":{"include_usage":true}"#;
 
+/// Header fields with a checksum of the body.
+const DIGESTS: [HeaderName; 4] = [
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("repr-digest"),
+];
+
 /// A request whose cost is reserved. Dropped before it is sent, it costs nothing.
 #[derive(Debug)]
 pub(in crate::gateway) struct ModelRequest {
     /// None after it is sent.
     report: Option<UsageReport>,
-    /// Estimated by the length of the body.
-    prompt_tokens: u64,
-    /// Whether the gateway asked for the event with the usage, and not the client.
-    withholds_usage: bool,
+    facts: RequestFacts,
 }
 
 /// A request that may have reached the upstream. If its client leaves before the response begins, it costs what was reserved: the upstream
@@ -34,11 +40,22 @@ pub(in crate::gateway) struct ModelRequest {
 #[derive(Debug)]
 pub(in crate::gateway) struct SentModelRequest {
     report: UsageReport,
-    /// Estimated by the length of the body.
+    facts: RequestFacts,
+}
+
+/// What counts the response of a request.
+#[derive(Clone, Copy, Debug)]
+struct RequestFacts {
+    /// Estimated by the length of the body, and at most what was reserved: an image is longer than its tokens.
     prompt_tokens: u64,
     /// Whether the gateway asked for the event with the usage, and not the client.
     withholds_usage: bool,
+    /// Whether no model answers it: a request for the head of a response, or one for the options of a path.
+    is_without_answer: bool,
 }
+
+/// A body in parts.
+type BodyParts = SmallVec<[Bytes; 3]>;
 
 /// Why a body is not changed.
 enum Unchanged {
@@ -57,39 +74,70 @@ impl ModelRequest {
     ) -> Result<(Option<Self>, RequestBody), ProxyError> {
         let Some(report) = parts.extensions.remove::<UsageReport>() else { return Ok((None, body)) };
         let is_enforced = report.is_enforced();
-        let prompt_tokens = body.size_hint().upper().unwrap_or(0).div_ceil(BYTES_PER_TOKEN);
-        let mut request = Self { report: Some(report), prompt_tokens, withholds_usage: false };
+        let reserved = parts.extensions.remove::<ReservedTokens>().map_or(u64::MAX, |reserved| reserved.0);
+        let prompt_tokens = body.size_hint().upper().unwrap_or(0).div_ceil(BYTES_PER_TOKEN).min(reserved);
+        let is_preflight = parts.method == Method::OPTIONS && body.is_end_stream();
+        let is_without_answer = parts.method == Method::HEAD || is_preflight;
+        let facts = RequestFacts { prompt_tokens, withholds_usage: false, is_without_answer };
+        let mut request = Self { report: Some(report), facts };
         if is_enforced && is_encoded(&parts.headers) {
             return Err(ProxyError::EncodedBody);
         }
         // Without the field, any compression would do.
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let body = match body {
-            RequestBody::Buffered { data, trailers } if is_completion(parts.uri.path()) => {
-                let data = match with_usage(&data) {
-                    Ok(changed) => {
-                        request.withholds_usage = true;
-                        changed
-                    }
-                    Err(Unchanged::Repeated) if is_enforced => {
-                        return Err(ProxyError::BadRequest("The request body has `stream` or `stream_options` twice."));
-                    }
-                    Err(_) => data,
-                };
-                if parts.headers.contains_key(CONTENT_LENGTH) {
-                    parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(data.len()));
-                }
+            RequestBody::Buffered { data, trailers } => {
+                let data = request.ask_for_usage(parts, data, is_enforced)?;
                 RequestBody::Buffered { data, trailers }
             }
-            body => body,
+            body @ RequestBody::Streamed(_) => body,
         };
         Ok((Some(request), body))
     }
 
+    /// The body that is sent in place of `data`.
+    fn ask_for_usage(
+        &mut self,
+        parts: &mut Parts,
+        data: BodyParts,
+        is_enforced: bool,
+    ) -> Result<BodyParts, ProxyError> {
+        // It was read in one part.
+        let [text] = data.as_slice() else { return Ok(data) };
+        if !is_json_object(text) {
+            return if is_enforced {
+                Err(ProxyError::BadRequest("The request body is no JSON object."))
+            } else {
+                Ok(data)
+            };
+        }
+        if !is_completion(parts.uri.path()) {
+            return Ok(data);
+        }
+        match with_usage(text) {
+            Ok(changed) => {
+                self.facts.withholds_usage = true;
+                if parts.headers.contains_key(CONTENT_LENGTH) {
+                    let length: usize = changed.iter().map(Bytes::len).sum();
+                    parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+                }
+                for name in &DIGESTS {
+                    parts.headers.remove(name);
+                }
+                Ok(changed)
+            }
+            Err(Unchanged::Repeated) if is_enforced => {
+                let message = "The request body has `stream` or `stream_options` twice, or in other letters.";
+                Err(ProxyError::BadRequest(message))
+            }
+            Err(_) => Ok(data),
+        }
+    }
+
     /// The request is about to be sent.
     pub(in crate::gateway) fn send(mut self) -> Option<SentModelRequest> {
-        let Self { prompt_tokens, withholds_usage, .. } = self;
-        Some(SentModelRequest { report: self.report.take()?, prompt_tokens, withholds_usage })
+        let facts = self.facts;
+        Some(SentModelRequest { report: self.report.take()?, facts })
     }
 }
 
@@ -104,29 +152,31 @@ impl Drop for ModelRequest {
 impl SentModelRequest {
     /// The upstream has given no response. It costs nothing, unless the upstream may still work on it.
     pub(in crate::gateway) fn fail(self, problem: ProxyError) {
-        if !matches!(problem, ProxyError::UpstreamTimeout) {
+        if !matches!(problem, ProxyError::UpstreamTimeout | ProxyError::UpstreamBrokeOff) {
             release(&self.report);
         }
     }
 
-    /// Counts the body of a response. One that is no success costs nothing.
+    /// Counts the body of a response. One that is no success, or cannot have an answer, costs nothing.
     pub(in crate::gateway) fn meter(self, response: Response<UpstreamBody>) -> Response<MeteredBody> {
         let (mut parts, body) = response.into_parts();
         if parts.status == StatusCode::SWITCHING_PROTOCOLS {
             // What is sent through a tunnel is not counted: the cost stays as it was reserved.
             return Response::from_parts(parts, MeteredBody::uncounted(body));
         }
-        if !parts.status.is_success() {
+        let is_empty = matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT);
+        if !parts.status.is_success() || is_empty || self.facts.is_without_answer {
             release(&self.report);
             return Response::from_parts(parts, MeteredBody::uncounted(body));
         }
+        let RequestFacts { prompt_tokens, withholds_usage, .. } = self.facts;
         let is_stream = is_event_stream(&parts.headers);
         let meter = match is_encoded(&parts.headers) {
             true => Meter::unreadable(self.report),
-            false if is_stream => Meter::stream(self.report, self.prompt_tokens, self.withholds_usage),
-            false => Meter::json(self.report, self.prompt_tokens),
+            false if is_stream => Meter::stream(self.report, prompt_tokens, withholds_usage),
+            false => Meter::json(self.report, prompt_tokens),
         };
-        if is_stream && self.withholds_usage {
+        if is_stream && withholds_usage {
             parts.headers.remove(CONTENT_LENGTH);
         }
         Response::from_parts(parts, MeteredBody::new(body, meter))
@@ -155,51 +205,50 @@ fn is_completion(path: &str) -> bool {
     path.trim_end_matches('/').ends_with("/completions")
 }
 
-/// The body of a streamed completion, changed to ask for the usage, unless it does.
-fn with_usage(body: &Bytes) -> Result<Bytes, Unchanged> {
-    if serde_json::from_slice::<IgnoredAny>(body).is_err() {
-        return Err(Unchanged::AsItIs);
-    }
-    let fields = members(body, 0).ok_or(Unchanged::AsItIs)?;
-    let stream = single(&fields, "stream")?.ok_or(Unchanged::AsItIs)?;
-    let options = single(&fields, "stream_options")?;
-    if &body[stream.value.clone()] != b"true" {
+/// The body of a streamed completion, changed to ask for the usage, unless it does. It is a valid object.
+fn with_usage(body: &Bytes) -> Result<BodyParts, Unchanged> {
+    let is_off = |value: &[u8]| matches!(value, b"false" | b"null");
+    let stream = find_member(body, 0, "stream")?;
+    let options = find_member(body, 0, "stream_options")?;
+    // Some servers take `1` or `"true"` for true.
+    if stream.is_none_or(|value| is_off(&body[value])) {
         return Err(Unchanged::AsItIs);
     }
     let Some(options) = options else {
-        let start = first_byte(body, 0) + 1;
+        let start = first_byte(body) + 1;
         return Ok(splice(body, start..start, &[STREAM_OPTIONS, b","]));
     };
-    if &body[options.value.clone()] == b"null" {
-        return Ok(splice(body, options.value.clone(), &[b"{", INCLUDE_USAGE, b"}"]));
+    if &body[options.clone()] == b"null" {
+        return Ok(splice(body, options, &[b"{", INCLUDE_USAGE, b"}"]));
     }
-    let inner = members(body, options.value.start).ok_or(Unchanged::AsItIs)?;
-    match single(&inner, "include_usage")? {
+    match find_member(body, options.start, "include_usage")? {
         None => {
-            let start = options.value.start + 1;
-            let comma: &[u8] = if inner.is_empty() { b"" } else { b"," };
+            let start = options.start + 1;
+            let comma: &[u8] = if is_empty_object(body, options.start) { b"" } else { b"," };
             Ok(splice(body, start..start, &[INCLUDE_USAGE, comma]))
         }
-        Some(asked) if &body[asked.value.clone()] == b"true" => Err(Unchanged::AsItIs),
-        Some(declined) => Ok(splice(body, declined.value.clone(), &[b"true"])),
+        Some(asked) if &body[asked.clone()] == b"true" => Err(Unchanged::AsItIs),
+        Some(declined) => Ok(splice(body, declined, &[b"true"])),
     }
 }
 
-/// The only member with this name.
-fn single<'m, 't>(fields: &'m [Member<'t>], name: &str) -> Result<Option<&'m Member<'t>>, Unchanged> {
-    let mut found = fields.iter().filter(|member| member.name == name);
-    match (found.next(), found.next()) {
-        (_, Some(_)) => Err(Unchanged::Repeated),
-        (member, None) => Ok(member),
+impl From<MemberError> for Unchanged {
+    fn from(error: MemberError) -> Self {
+        match error {
+            MemberError::NoObject => Self::AsItIs,
+            MemberError::Repeated => Self::Repeated,
+        }
     }
 }
 
-fn first_byte(text: &[u8], start: usize) -> usize {
-    text[start..].iter().position(|byte| !byte.is_ascii_whitespace()).map_or(start, |offset| start + offset)
+fn first_byte(text: &[u8]) -> usize {
+    text.len() - text.trim_ascii_start().len()
 }
 
-fn splice(body: &[u8], range: std::ops::Range<usize>, parts: &[&[u8]]) -> Bytes {
-    [&body[..range.start], &parts.concat(), &body[range.end..]].concat().into()
+/// The body with other bytes in place of a range. The rest is not copied: it may be long.
+fn splice(body: &Bytes, range: std::ops::Range<usize>, inserted: &[&[u8]]) -> BodyParts {
+    let parts = [body.slice(..range.start), inserted.concat().into(), body.slice(range.end..)];
+    parts.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -207,7 +256,8 @@ mod tests {
     use super::*;
 
     fn changed(body: &str) -> Option<String> {
-        with_usage(&Bytes::copy_from_slice(body.as_bytes())).ok().map(|body| String::from_utf8(body.to_vec()).unwrap())
+        let parts = with_usage(&Bytes::copy_from_slice(body.as_bytes())).ok()?;
+        Some(String::from_utf8(parts.concat()).unwrap())
     }
 
     #[test]
@@ -231,6 +281,8 @@ mod tests {
                 r#"{"stream":true,"stream_options":{"include_usage": false }}"#,
                 r#"{"stream":true,"stream_options":{"include_usage": true }}"#,
             ),
+            (r#"{"stream":1}"#, r#"{"stream_options":{"include_usage":true},"stream":1}"#),
+            (r#"{"stream":"true"}"#, r#"{"stream_options":{"include_usage":true},"stream":"true"}"#),
             (r#"{"str\u0065am":true}"#, r#"{"stream_options":{"include_usage":true},"str\u0065am":true}"#),
         ] {
             assert_eq!(changed(body).as_deref(), Some(expected));
@@ -241,14 +293,9 @@ mod tests {
     #[test]
     fn other_bodies_stay_as_they_are() {
         for body in [
-            "",
-            "null",
-            "[]",
             "{}",
-            "stream=true",
             r#"{"stream":false}"#,
-            r#"{"stream":"true"}"#,
-            r#"{"stream":true"#,
+            r#"{"stream":null}"#,
             r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
             r#"{"stream":true,"stream_options":7}"#,
             r#"{"options":{"stream":true}}"#,
@@ -265,6 +312,11 @@ mod tests {
             r#"{"stream":true,"stream_options":null,"stream_options":{"include_usage":false}}"#,
             r#"{"stream":true,"stream_options":{"include_usage":true,"include_usage":false}}"#,
             r#"{"stream":false,"str\u0065am":true}"#,
+            r#"{"Stream":true}"#,
+            r#"{"stream":false,"STREAM":true}"#,
+            "{\"\u{17f}tream\":true}",
+            r#"{"stream":true,"Stream_Options":{"include_usage":false}}"#,
+            r#"{"stream":true,"stream_options":{"Include_Usage":false}}"#,
         ] {
             let result = with_usage(&Bytes::copy_from_slice(body.as_bytes()));
             assert!(matches!(result, Err(Unchanged::Repeated)), "{body}");

@@ -55,7 +55,8 @@ impl EventStream {
         let mut kept = KeptParts::default();
         let mut start = 0;
         // The rest of the line end of the last event.
-        if self.after_return && self.partial.is_empty() && chunk.first() == Some(&b'\n') {
+        let is_between_events = self.partial.is_empty() && !self.is_oversized;
+        if self.after_return && is_between_events && chunk.first() == Some(&b'\n') {
             (self.after_return, start) = (false, 1);
             if self.is_last_kept {
                 kept.push(0, 1);
@@ -238,6 +239,15 @@ mod tests {
             let tokens = count.tokens(0).output;
             assert!((long.len() as u64 / 4..=long.len() as u64 / 4 + 4).contains(&tokens), "{tokens}");
         }
+    }
+
+    #[test]
+    fn a_line_end_that_is_cut_within_a_long_event_is_passed_on() {
+        let (mut stream, mut count) = (EventStream::new(true), TokenCount::default());
+        let long = format!("data: {}\r", "x".repeat(MAX_EVENT_BYTES));
+        assert!(stream.push(format!("{USAGE}\n\n").into(), &mut count).is_empty());
+        assert_eq!(stream.push(long.clone().into(), &mut count).len(), long.len());
+        assert_eq!(&*stream.push("\ndata: y\n\n".into(), &mut count), b"\ndata: y\n\n");
     }
 
     #[test]

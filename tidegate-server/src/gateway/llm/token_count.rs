@@ -15,6 +15,10 @@ pub(super) const BYTES_PER_TOKEN: u64 = 4;
 pub(super) struct StatedUsage {
     input: Option<u64>,
     output: Option<u64>,
+    /// Both. Some servers count the tokens of reasoning here only.
+    total: Option<u64>,
+    /// Whether the output is there, and no number of tokens.
+    is_output_unreadable: bool,
 }
 
 /// What is known of the tokens of a response.
@@ -47,19 +51,31 @@ impl StatedUsage {
         let input = number("prompt_tokens").or_else(|| number("input_tokens"));
         let input = input.map(|input| input.saturating_add(cached));
         let output = number("completion_tokens").or_else(|| number("output_tokens"));
-        // Some servers count the tokens of reasoning in the total only.
-        let rest = number("total_tokens").map(|total| total.saturating_sub(input.unwrap_or(0)));
-        Self { input, output: output.max(rest) }
+        let is_there = |name: &str| usage.get(name).is_some_and(|value| !value.is_null());
+        let is_output_unreadable = output.is_none() && (is_there("completion_tokens") || is_there("output_tokens"));
+        Self { input, output, total: number("total_tokens"), is_output_unreadable }
     }
 
     /// Adds what another part of the response states: numbers are cumulative, so the largest one counts.
     pub(super) fn merge(&mut self, other: Self) {
         self.input = self.input.max(other.input);
         self.output = self.output.max(other.output);
+        self.total = self.total.max(other.total);
+        self.is_output_unreadable |= other.is_output_unreadable;
     }
 
-    const fn is_empty(self) -> bool {
-        self.input.is_none() && self.output.is_none()
+    /// Whether the tokens are known from it alone.
+    const fn is_sufficient(self) -> bool {
+        self.output.is_some() || self.total.is_some() || (self.input.is_some() && !self.is_output_unreadable)
+    }
+
+    /// The input, and the output if it is stated. An input of 0 counts as not stated; it is estimated as at most the total.
+    fn tokens(self, prompt_tokens: u64) -> (u64, Option<u64>) {
+        let total = self.total.filter(|total| *total > 0);
+        let estimate =
+            total.map_or(prompt_tokens, |total| total.saturating_sub(self.output.unwrap_or(0)).min(prompt_tokens));
+        let input = self.input.filter(|input| *input > 0).unwrap_or(estimate);
+        (input, self.output.max(total.map(|total| total.saturating_sub(input))))
     }
 }
 
@@ -99,7 +115,7 @@ impl TokenCount {
 
     /// Whether the response states usage.
     pub(super) const fn has_usage(&self) -> bool {
-        !self.stated.is_empty()
+        self.stated.is_sufficient()
     }
 
     /// Whether the stream has said that it is complete.
@@ -113,12 +129,13 @@ impl TokenCount {
     /// is also at least its length by the usual bytes of a token.
     pub(super) fn tokens(&self, prompt_tokens: u64) -> TokenUsage {
         let seen = self.deltas.max(self.text_bytes.div_ceil(BYTES_PER_TOKEN));
-        let output = match self.stated.output {
+        let (input, output) = self.stated.tokens(prompt_tokens);
+        let output = match output {
             Some(stated) if self.complete => stated.max(self.deltas),
             Some(stated) => stated.max(seen),
             None => seen,
         };
-        TokenUsage { input: self.stated.input.filter(|input| *input > 0).unwrap_or(prompt_tokens), output }
+        TokenUsage { input, output }
     }
 
     /// A choice of OpenAI's chat completions (`delta`) or completions (`text`).
@@ -186,6 +203,11 @@ mod tests {
             (r#"{"prompt_tokens":7,"completion_tokens":5,"total_tokens":12}"#, (7, 5)),
             (r#"{"prompt_tokens":7,"completion_tokens":5,"total_tokens":20}"#, (7, 13)),
             (r#"{"prompt_tokens":7,"total_tokens":7}"#, (7, 0)),
+            (r#"{"prompt_tokens":7,"completion_tokens":-1,"total_tokens":9}"#, (7, 2)),
+            // The estimate of the prompt is a part of the total.
+            (r#"{"prompt_tokens":-1,"total_tokens":1900}"#, (1000, 900)),
+            (r#"{"prompt_tokens":-1,"total_tokens":900}"#, (900, 0)),
+            (r#"{"prompt_tokens":0,"completion_tokens":5,"total_tokens":12}"#, (7, 5)),
             (r#"{"input_tokens":7,"output_tokens":5,"input_tokens_details":{"cached_tokens":3}}"#, (7, 5)),
             (
                 r#"{"input_tokens":7,"cache_creation_input_tokens":20,"cache_read_input_tokens":10,"output_tokens":5}"#,
@@ -213,6 +235,23 @@ mod tests {
                 (1000, 1),
                 "{wrong}"
             );
+        }
+    }
+
+    /// The answer would cost nothing otherwise.
+    #[test]
+    fn usage_whose_output_is_no_number_of_tokens_does_not_suffice() {
+        for (usage, suffices) in [
+            (r#"{"prompt_tokens":7,"completion_tokens":-1}"#, false),
+            (r#"{"input_tokens":7,"output_tokens":"many"}"#, false),
+            (r#"{"prompt_tokens":7,"completion_tokens":null}"#, true),
+            (r#"{"prompt_tokens":7}"#, true),
+            (r#"{"total_tokens":-1}"#, false),
+            ("{}", false),
+        ] {
+            let mut count = TokenCount::default();
+            count.add_usage(&serde_json::from_str(usage).unwrap());
+            assert_eq!(count.has_usage(), suffices, "{usage}");
         }
     }
 

@@ -171,6 +171,33 @@ fn a_reservation_that_spans_two_windows_is_charged_to_the_first() {
     assert!(quota.reserve(third, 3, 0));
 }
 
+/// In Berlin it is the next day already. Neither calendar drops what the other holds, nor moves it out of its period.
+#[test]
+fn two_calendars_of_a_quota_see_the_same_holds() {
+    let quota = |zone| Limit::quota(100, Periods::new(Period::Day, zone, None).unwrap()).unwrap();
+    let [berlin, new_york] = ["Europe/Berlin", "America/New_York"].map(quota);
+    let night = Timestamp::from_micros(1_800_068_400_000_000); // 2027-01-16 04:00 in Berlin
+    let minute = Duration::from_secs(60);
+    for consumed in [0, 10] {
+        let mut subject = Subject::new(berlin);
+        assert!(subject.take(night, consumed) && subject.reserve(night, 1, 80));
+        subject.limit = new_york;
+        assert_eq!(subject.left(night.plus(minute)), 20 - consumed);
+        assert!(!subject.take(night.plus(minute), 21) && subject.reserve(night.plus(minute), 2, 10));
+        subject.limit = berlin;
+        assert_eq!(subject.left(night.plus(2 * minute)), 10 - consumed);
+        assert_eq!(subject.commit(night.plus(2 * minute), 1, 80), HoldEnding::Ended);
+        subject.limit = new_york;
+        assert_eq!(subject.commit(night.plus(3 * minute), 2, 5), HoldEnding::Ended);
+        assert_eq!(
+            (subject.left(night.plus(3 * minute)), subject.take(night.plus(3 * minute), 16)),
+            (15 - consumed, false)
+        );
+        subject.limit = berlin;
+        assert_eq!(subject.left(night.plus(3 * minute)), 15 - consumed);
+    }
+}
+
 #[test]
 fn the_list_is_bounded_and_forgets_the_oldest_end_first() {
     let mut subject = Subject::new(Limit::token_bucket(500_000, Rate::per_hour(1).unwrap()).unwrap());
