@@ -224,7 +224,7 @@ impl Reply {
                 (check.outcome.remaining, check.outcome.retry_after) = (0, None);
             }
         }
-        verdict
+        verdict.with_repeat(self.is_repeated_reservation)
     }
 
     /// The state that the check at `index` was decided on.

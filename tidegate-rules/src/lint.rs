@@ -21,7 +21,7 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 42] = [
+pub(crate) const CODES: [&str; 43] = [
     "colon-segment",
     "concurrency-on-security",
     "cost-above-limit",
@@ -49,6 +49,7 @@ pub(crate) const CODES: [&str; 42] = [
     "plan-of-another-shape",
     "repeated-values",
     "security-fails-open",
+    "shared-usage",
     "slots-for-one",
     "static-for-concurrency",
     "strangers-remembered",
@@ -140,6 +141,7 @@ fn lint_overlapping(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Ve
         lints.extend(reachability::redundant_rule(index, rule, &beside));
         lints.extend(security::by_address_alone(index, rule, &beside));
         lints.extend(concurrency::one_client_holds_all(index, rule, &beside));
+        lints.extend(concurrency::one_client_reserves_all(rule, &beside));
     }
 }
 

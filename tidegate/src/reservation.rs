@@ -43,13 +43,15 @@ pub struct Reservation {
     duration: Duration,
 }
 
-/// Why a reservation was not made, committed or released. Nothing was changed.
+/// Why a reservation was not made, committed or released. It changed nothing, except for [`AlreadyEnded`](Self::AlreadyEnded) and
+/// [`Store`](Self::Store) at the end of a reservation of several limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ReservationError {
     /// There is no such reservation: it has run out, or it has ended and has no idempotency key.
     NotFound,
-    /// It was committed or released before, in another way.
+    /// It was committed or released before, in another way. Limits that remember that are unchanged. Others, which had not been reached
+    /// or have lost it, are committed or released by this call.
     AlreadyEnded,
     /// A reservation with this idempotency key exists and has another cost.
     KeyReused,

@@ -15,6 +15,8 @@ pub struct Verdict {
     checks: SmallVec<[CheckVerdict; 1]>,
     /// Why a reservation was not decided.
     refusal: Option<HoldRefusal>,
+    /// Whether it is a reservation that was made before.
+    repeat: bool,
 }
 
 /// Why a reservation with the owner of an earlier one was refused. Nothing was changed.
@@ -57,17 +59,29 @@ impl CheckVerdict {
 impl Verdict {
     /// A verdict with one result for each check, in the order of the plan.
     pub fn new(decided_at: Timestamp, granted: u64, checks: impl IntoIterator<Item = CheckVerdict>) -> Self {
-        Self { decided_at, granted, checks: checks.into_iter().collect(), refusal: None }
+        Self { decided_at, granted, checks: checks.into_iter().collect(), refusal: None, repeat: false }
     }
 
     /// The verdict on a reservation that was refused: nothing is granted, and no check was decided.
     pub fn refused(decided_at: Timestamp, refusal: HoldRefusal) -> Self {
-        Self { decided_at, granted: 0, checks: SmallVec::new(), refusal: Some(refusal) }
+        Self { decided_at, granted: 0, checks: SmallVec::new(), refusal: Some(refusal), repeat: false }
     }
 
     /// Why the reservation was refused, if it was. It has no results of checks then.
     pub const fn refusal(&self) -> Option<HoldRefusal> {
         self.refusal
+    }
+
+    /// Sets whether it grants a reservation that was made before.
+    pub const fn with_repeat(mut self, repeat: bool) -> Self {
+        self.repeat = repeat && self.granted > 0;
+        self
+    }
+
+    /// Whether it grants a reservation that was made before. Then what the plan holds is not of this call alone: nothing of it may be given
+    /// back if the request is denied in the end.
+    pub const fn is_repeat(&self) -> bool {
+        self.repeat
     }
 
     /// The time of the decision, by the clock of the store.
@@ -129,7 +143,8 @@ impl Verdict {
         if !plan.is_peek() && plan.has_penalty() {
             strike(plan, now, states, is_own, &mut checks, &mut changes);
         }
-        (Self { decided_at: now, granted, checks, refusal: None }, changes)
+        let verdict = Self { decided_at: now, granted, checks, refusal: None, repeat: false };
+        (verdict.with_repeat(is_repeat), changes)
     }
 
     /// [`decide`](Self::decide) for a plan of one check, which most are. Writes the change to `change`.
@@ -145,7 +160,8 @@ impl Verdict {
         let granted = plan.granted(|_| room);
         let admitted = room >= granted.max(1);
         let input = CheckInput { plan, check, granted, admitted, is_taken_before: false };
-        Self { decided_at: now, granted, checks: SmallVec::from_buf([input.decide(state, now, change)]), refusal: None }
+        let checks = SmallVec::from_buf([input.decide(state, now, change)]);
+        Self { decided_at: now, granted, checks, refusal: None, repeat: false }
     }
 
     /// Computes a verdict from the reply of a script: its time, the units that it granted, and for each check whether it
@@ -164,7 +180,7 @@ impl Verdict {
             let decided = DecidedTake { take, admitted: *admitted, consumed };
             finish(plan, check, &state.view(), state.held(), decided, now)
         });
-        Self { decided_at: now, granted, checks: replayed.collect(), refusal: None }
+        Self::new(now, granted, replayed)
     }
 }
 

@@ -185,7 +185,7 @@ impl ModelStore {
                 models.insert(name(check.key()), after);
             }
         }
-        Verdict::new(now, granted, verdicts)
+        Verdict::new(now, granted, verdicts).with_repeat(is_repeat)
     }
 }
 

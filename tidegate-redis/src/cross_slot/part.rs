@@ -188,6 +188,7 @@ pub(super) fn granted_by_all(parts: &[&Part<'_>], verdicts: &[Option<Verdict>], 
 /// a reservation that was refused.
 pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts: Vec<Option<Verdict>>) -> Verdict {
     let decided_at = verdicts.iter().flatten().map(Verdict::decided_at).max().unwrap_or(Timestamp::from_micros(0));
+    let is_repeat = verdicts.iter().flatten().any(Verdict::is_repeat);
     let mut checks: Vec<Option<CheckVerdict>> = plan.checks().iter().map(|_| None).collect();
     for (part, verdict) in parts.iter().zip(verdicts) {
         let verdict = verdict.filter(|verdict| verdict.refusal().is_none()).unwrap_or_else(|| {
@@ -198,7 +199,7 @@ pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts:
             checks[*index] = Some(*check);
         }
     }
-    Verdict::new(decided_at, granted, checks.into_iter().flatten())
+    Verdict::new(decided_at, granted, checks.into_iter().flatten()).with_repeat(is_repeat)
 }
 
 #[cfg(test)]

@@ -14,18 +14,23 @@ pub(super) struct PendingRefunds<'s, 'r> {
     refunds: Vec<Adjustment<'r>>,
     /// Whether the caller may repeat the plan: a reservation with an idempotency key. A late release would end the repeated one.
     is_repeatable: bool,
+    /// Whether a part found a reservation that was made before.
+    is_repeat: bool,
 }
 
 impl<'s, 'r> PendingRefunds<'s, 'r> {
     pub(super) const fn new(store: &'s RedisStore) -> Self {
-        Self { store, refunds: Vec::new(), is_repeatable: false }
+        Self { store, refunds: Vec::new(), is_repeatable: false, is_repeat: false }
     }
 
-    /// Adds what `part` took, which was sent with these routes.
+    /// Adds what `part` took, which was sent with these routes. What an earlier call has reserved stays: holds, and the slots beside them,
+    /// are found by their owner alone.
     pub(super) fn add(&mut self, part: &Plan<'r>, routes: &[OverflowRoute<'r>], verdict: &Verdict) {
         self.is_repeatable = part.reservation().is_some_and(ReservationTerms::is_keyed);
+        self.is_repeat |= verdict.is_repeat();
         for (index, (check, check_verdict)) in part.checks().iter().zip(verdict.checks()).enumerate() {
-            if check_verdict.consumed {
+            let is_kept = verdict.is_repeat() || self.is_repeat && check.gate().limit().is_held();
+            if check_verdict.consumed && !is_kept {
                 let units = verdict.granted().max(1);
                 let refund = |check| Adjustment::undo(part, check, units, check_verdict.position);
                 let overflow = routes.get(index).and_then(|route| route.overflow);

@@ -1,8 +1,9 @@
 //! Lints about concurrency limits: limits against guessing that do not stop it, long leases, many slots, and a rate in their place
-//! while the store fails.
+//! while the store fails. Also one about tokens that all requests reserve together, which only a concurrency limit divides.
 
 use std::time::Duration;
 
+use tidegate::spi::algorithm::holds::MAX_RESERVATIONS;
 use tidegate::{Limit, OnFailure};
 
 use super::{failure_policy, limits, security};
@@ -62,10 +63,7 @@ pub(super) fn one_client_holds_all(
 ) -> Option<Problem> {
     let is_held = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.is_held() && limit.amount() > 1);
     let is_suspect = |rule: &CompiledRule| is_held(rule) && failure_policy::counts_everybody(rule);
-    let is_covered = |(at, other): &(usize, &CompiledRule)| {
-        let has_part = limits::all(other).any(|(_, limit)| limit.is_held()) && !failure_policy::counts_everybody(other);
-        has_part || (*at < index && is_suspect(other))
-    };
+    let is_covered = |(at, other): &(usize, &CompiledRule)| holds_for_each(other) || (*at < index && is_suspect(other));
     if !is_suspect(rule) || beside.iter().any(is_covered) {
         return None;
     }
@@ -74,6 +72,25 @@ pub(super) fn one_client_holds_all(
     let help =
         "add a rule with the same `match` that gives each client a part of them: `per: [client]` and a smaller `max`";
     Some(Problem::note("slots-for-one", message, rule.per_span.clone()).with_help(help))
+}
+
+/// Tokens that all requests reserve from one limit, without a rule beside that bounds how many requests of each client run.
+pub(super) fn one_client_reserves_all(rule: &CompiledRule, beside: &[(usize, &CompiledRule)]) -> Option<Problem> {
+    let is_suspect = rule.matcher.usage.is_some() && failure_policy::counts_everybody(rule);
+    if !is_suspect || beside.iter().any(|(_, other)| holds_for_each(other)) {
+        return None;
+    }
+    let message = format!(
+        "all requests reserve tokens from this limit, which keeps at most {MAX_RESERVATIONS} open reservations: \
+         with as many slow responses, or with large estimates, one client denies everybody else"
+    );
+    let help = "count by `client` or `tenant`, or add a rule with the same `match`, `per: [client]` and `concurrency`";
+    Some(Problem::note("shared-usage", message, rule.per_span.clone()).with_help(help))
+}
+
+/// Whether a rule limits how many requests of each of its subjects run.
+fn holds_for_each(rule: &CompiledRule) -> bool {
+    limits::all(rule).any(|(_, limit)| limit.is_held()) && !failure_policy::counts_everybody(rule)
 }
 
 /// Whether a rule has concurrency limits only, in itself or in a plan.

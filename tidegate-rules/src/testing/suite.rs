@@ -6,7 +6,7 @@ mod overlay;
 
 use std::time::Duration;
 
-use tidegate::Timestamp;
+use tidegate::{DEFAULT_RESERVATION_TTL, Timestamp};
 
 use super::instant::{DEFAULT_START, is_instant, parse_instant};
 use super::schema_types;
@@ -23,9 +23,6 @@ const MAX_REQUESTS: u64 = 1_000_000;
 
 /// The most time for which the requests of one file may hold slots, in sum: every second of it is at most three renewals.
 const MAX_HELD: Duration = Duration::from_secs(1_000_000);
-
-/// How long a reservation lasts by default.
-const RESERVATION_TTL: Duration = Duration::from_secs(300);
 
 /// A valid test file.
 #[derive(Debug)]
@@ -167,9 +164,9 @@ impl SuiteBuilder<'_> {
             self.error("actual", &at.span, message).set_help("remove `actual`, or `peek` and `store_fails`");
         }
         if let (Some(_), Some(holds)) = (&actual, &holds)
-            && holds.value >= RESERVATION_TTL
+            && holds.value >= DEFAULT_RESERVATION_TTL
         {
-            let message = format!("a reservation runs out after {} s", RESERVATION_TTL.as_secs());
+            let message = format!("a reservation runs out after {} s", DEFAULT_RESERVATION_TTL.as_secs());
             self.error("holds", &holds.span, message).set_help("hold it for a shorter time");
         }
         let (span, attributes) = (at.span.clone(), attributes.ok()?);

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const COST: [Case; 14] = [
+pub(super) const COST: [Case; 16] = [
     case(
         "forgeable-cost",
         Severity::Warning,
@@ -88,6 +88,23 @@ pub(super) const COST: [Case; 14] = [
         "rules:\n- { id: a, per: ip, cost: { expression: 'int(request.body.max_tokens)', default: 0, usage: total }, \
          token_bucket: { capacity: 9, refill: 1/s } }",
         ("default: 0, ", ""),
+    ),
+    case(
+        "shared-usage",
+        Severity::Note,
+        (3, 28),
+        "rules:\n- { id: a, match: {}, per: [], cost: { usage: total, expression: request.size }, on_failure: share, \
+         token_bucket: { capacity: 9, refill: 1/s } }",
+        ("per: []", "per: [tenant]"),
+    ),
+    case(
+        "shared-usage",
+        Severity::Note,
+        (3, 28),
+        "rules:\n- { id: a, match: {}, per: [], cost: { usage: total, expression: request.size }, on_failure: share, \
+         token_bucket: { capacity: 9, refill: 1/s } }\n\
+         - { id: b, match: {}, per: ip, fixed_window: { limit: 9, window: 1s } }",
+        ("fixed_window: { limit: 9, window: 1s }", "concurrency: { max: 10 }"),
     ),
     case(
         "usage-without-estimate",

@@ -44,7 +44,7 @@ pub(super) struct ConfiguredLimit {
     pub(super) replaces: Vec<String>,
     pub(super) shadow: bool,
     pub(super) quota: bool,
-    /// Whether denied hits count (`count_refused`). `None`: those of charges do.
+    /// Whether denied hits count (`count_refused`). `None`: those of charges do, if they exceed this limit.
     pub(super) counts_denied: Option<bool>,
     /// The metadata of responses that passed this limit.
     pub(super) metadata: Option<Struct>,

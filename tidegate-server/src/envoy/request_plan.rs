@@ -34,10 +34,20 @@ pub(super) struct DescriptorPlan<'r> {
     pub(super) hits: u64,
     /// Hits of earlier descriptors on the same counter.
     pub(super) hits_before: u64,
-    /// Whether its hits count even if they are denied.
-    pub(super) counts_denied: bool,
+    pub(super) denied_hits: DeniedHits,
     /// Indexes of its checks in the plan of its mode.
     pub(super) checks: SmallVec<[usize; 1]>,
+}
+
+/// Whether the hits of a descriptor count if its request is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeniedHits {
+    /// They count nothing.
+    Ignored,
+    /// They fill the limit if they exceed it. If another limit denies the request, they count nothing.
+    FillExceeded,
+    /// They count, whichever limit denies the request.
+    Counted,
 }
 
 /// What to do with the hits of a descriptor.
@@ -107,9 +117,10 @@ pub(super) fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor)
     (hits, mode)
 }
 
-/// Whether the request is a charge: every descriptor has hits of its own. Envoy sends them after the response
-/// (`apply_on_stream_done`), when they are already used and a denial prevents nothing. Nothing else marks such a request. Requests that
-/// Envoy holds back until they are decided have hits of their own on some descriptors at most, or peek.
+/// Whether the request may be a charge: every descriptor has hits of its own. Envoy sends them after the response
+/// (`apply_on_stream_done`), when they are already used and a denial prevents nothing. Nothing else marks such a request, and a route whose
+/// entries all have a `hits_addend` sends the same before the response. So such hits fill only limits that they exceed: a client over its own
+/// limit must not use up one that it shares with others.
 pub(super) fn is_charge(request: &RateLimitRequest) -> bool {
     request.descriptors.iter().all(|descriptor| descriptor.hits_addend.is_some_and(|hits| hits.value > 0))
 }
@@ -218,7 +229,15 @@ impl DescriptorPlan<'_> {
         let decision = outcome.consumed.as_ref();
         let is_consumed =
             |index: &usize| decision.and_then(|decision| decision.check(*index)).is_some_and(CheckResult::is_consumed);
-        self.counts_denied && !self.checks.is_empty() && !self.checks.iter().all(is_consumed)
+        let is_exceeded = |index: &usize| {
+            decision.and_then(|decision| decision.check(*index)).is_some_and(|check| !check.outcome().admitted)
+        };
+        let counts = match self.denied_hits {
+            DeniedHits::Ignored => false,
+            DeniedHits::FillExceeded => self.checks.iter().any(is_exceeded),
+            DeniedHits::Counted => !self.checks.is_empty(),
+        };
+        counts && !self.checks.iter().all(is_consumed)
     }
 }
 

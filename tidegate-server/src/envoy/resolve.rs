@@ -9,7 +9,9 @@ use super::config::EnvoyConfig;
 use super::config_reader::{build_limit, gate, role};
 use super::descriptor_tree::{ConfiguredLimit, DescriptorLevel, LookupResult};
 use super::pb::{Entry, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
-use super::request_plan::{AppliedLimit, DecideError, DescriptorPlan, HitsMode, RequestPlan, hits, is_charge, plan};
+use super::request_plan::{
+    AppliedLimit, DecideError, DeniedHits, DescriptorPlan, HitsMode, RequestPlan, hits, is_charge, plan,
+};
 use super::unit::{self, UnitWindows};
 
 /// The limits that apply to a request. [`RequestPlan`] borrows from it.
@@ -79,11 +81,16 @@ impl<'c> ResolvedLimits<'c> {
                 Some((index, hits_before)) => (SmallVec::from_buf([index]), hits_before),
                 None => (SmallVec::new(), 0),
             };
-            let counts_denied = match limit {
-                AppliedLimit::Configured(limit) => limit.counts_denied.unwrap_or(is_charge),
-                _ => is_charge,
-            } && mode == HitsMode::Consume;
-            resolved.descriptors.push(DescriptorPlan { limit, mode, hits, hits_before, counts_denied, checks });
+            let count_refused = match limit {
+                AppliedLimit::Configured(limit) => limit.counts_denied,
+                _ => None,
+            };
+            let denied_hits = match (mode, count_refused) {
+                (HitsMode::Consume, Some(true)) => DeniedHits::Counted,
+                (HitsMode::Consume, None) if is_charge => DeniedHits::FillExceeded,
+                _ => DeniedHits::Ignored,
+            };
+            resolved.descriptors.push(DescriptorPlan { limit, mode, hits, hits_before, denied_hits, checks });
         }
         Ok(resolved)
     }

@@ -10,7 +10,7 @@ use tidegate::spi::{Check, Plan, PlanError, Role, Store};
 use tidegate::{Limiter, Request};
 
 use super::pb::{Entry, RateLimitRequest};
-use super::request_plan::{AppliedLimit, DecideError, DescriptorPlan, HitsMode, RequestPlan, hits, plan};
+use super::request_plan::{AppliedLimit, DecideError, DeniedHits, DescriptorPlan, HitsMode, RequestPlan, hits, plan};
 
 /// The descriptor key of the requested host, as Envoy names it.
 const AUTHORITY: &str = ":authority";
@@ -49,7 +49,14 @@ pub(super) fn resolve<'r, S: Store>(
             }
         };
         let limit = AppliedLimit::Rules;
-        descriptors.push(DescriptorPlan { limit, mode, hits, hits_before: 0, counts_denied: false, checks });
+        descriptors.push(DescriptorPlan {
+            limit,
+            mode,
+            hits,
+            hits_before: 0,
+            denied_hits: DeniedHits::Ignored,
+            checks,
+        });
     }
     let peek = peek_plan(&consume, &peeks, &mut descriptors, strict)?;
     let refund = if refund.checks().is_empty() { None } else { Some(validate_size(refund)?) };

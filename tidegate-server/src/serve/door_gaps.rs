@@ -80,8 +80,8 @@ impl DoorGapCounters {
     }
 }
 
-/// Whether requests are judged by a rule without what it reads, or hold slots that nobody releases, or cost estimates that nobody settles. A rule that never applies judges none, and a server cannot tell a
-/// call of a proxy from one of a client.
+/// Whether requests are judged by a rule without what it reads, or hold slots that nobody releases, or cost estimates that nobody settles.
+/// A rule that never applies judges none, and a server cannot tell a call of a proxy from one of a client.
 fn is_counted(gap: &DoorGap) -> bool {
     matches!(
         gap.effect(),

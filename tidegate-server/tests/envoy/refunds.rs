@@ -187,17 +187,28 @@ async fn a_charge_after_the_response_that_does_not_fit_fills_the_window() {
 }
 
 #[tokio::test]
-async fn a_charge_counts_at_all_of_its_limits_even_if_one_is_exceeded() {
+async fn a_charge_that_does_not_fit_fills_only_the_limits_that_it_exceeds() {
     let mut client = EnvoyClient::with_config(LIMITS).await;
     let charge = |hits| with_hits(with_hits(hit("edge", &[&[("used", "v")], &[("all", "v")]]), 0, hits), 1, hits);
     assert_eq!(client.summary(charge(950)).await, "OK: OK 50/1000 MINUTE 40s, OK 4050/5000 MINUTE 40s");
-    let over = "OVER_LIMIT: OVER_LIMIT 0/1000 MINUTE 40s, OK 3850/5000 MINUTE 40s";
+    let over = "OVER_LIMIT: OVER_LIMIT 0/1000 MINUTE 40s, OK 4050/5000 MINUTE 40s";
     assert_eq!(client.summary(charge(200)).await, over);
-    assert_eq!(client.summary(hits("all", 0)).await, "OK: OK 3850/5000 MINUTE 40s");
+    assert_eq!(client.summary(hits("all", 0)).await, "OK: OK 4050/5000 MINUTE 40s");
     // A limit in shadow mode is filled as well, so that it shows what it would deny.
     assert!(client.summary(hits("dark", 950)).await.starts_with("OK: OK 50/1000"));
     assert!(client.summary(hits("dark", 200)).await.starts_with("OK: OK 0/1000"));
     assert!(client.summary(hits("dark", 0)).await.starts_with("OK: OK 0/1000"));
+}
+
+/// A route whose entries all have a static `hits_addend` sends requests before the response that look like charges.
+#[tokio::test]
+async fn a_client_over_its_own_limit_does_not_use_up_a_shared_one_whatever_hits_its_route_has() {
+    let mut client = EnvoyClient::with_config(LIMITS).await;
+    let route = || with_hits(with_hits(hit("edge", &[&[("w", "v")], &[("used", "v")]]), 0, 5), 1, 5);
+    assert_eq!(client.summary(route()).await, "OK: OK 0/5 MINUTE 40s, OK 995/1000 MINUTE 40s");
+    for _ in 0..200 {
+        assert_eq!(client.summary(route()).await, "OVER_LIMIT: OVER_LIMIT 0/5 MINUTE 40s, OK 995/1000 MINUTE 40s");
+    }
 }
 
 /// A client over its own limit must not use up a limit that it shares with others.

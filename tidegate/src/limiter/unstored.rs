@@ -45,7 +45,8 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
     pub(super) fn refunds(&self, granted: u64) -> Vec<Adjustment<'r>> {
         let Self { whole: plan, verdict, .. } = self;
         let surplus = verdict.granted().saturating_sub(granted);
-        if surplus == 0 || plan.mode() == PlanMode::CountEach {
+        // What an earlier call reserved is not this call's to give back.
+        if surplus == 0 || plan.mode() == PlanMode::CountEach || verdict.is_repeat() {
             return Vec::new();
         }
         let refund = |(check, result): (&Check<'r>, &CheckVerdict)| {

@@ -161,3 +161,18 @@ fn what_a_full_store_has_no_room_for_is_reserved_in_memory() {
     let peek = poll_once(limiter.peek(&Request::new(""))).unwrap();
     assert_eq!(peek.checks()[0].outcome().remaining, 490, "what memory denied was given back in the store");
 }
+
+/// Another instance has no room in its memory for a reservation that is repeated there. What the first has reserved in the store stays.
+#[test]
+fn a_repeated_reservation_that_memory_denies_keeps_what_the_first_call_reserved() {
+    let clock = ManualClock::default();
+    let store = SwitchableStore::new(&clock);
+    store.full_for.lock().unwrap().push("tokens");
+    let [first, other] = [(); 2].map(|()| limiter(&store, &clock, [Rule::new("tenant", bucket(500)), tokens()]));
+    let reservation = poll_once(first.reserve(&request(), Some("a"))).unwrap().reservation().unwrap();
+    assert!(poll_once(other.check(&request())).unwrap().is_allowed());
+    assert!(!poll_once(other.reserve(&request(), Some("a"))).unwrap().is_allowed());
+    poll_once(first.commit(&reservation, 10)).unwrap();
+    let peek = poll_once(first.peek(&Request::new(""))).unwrap();
+    assert_eq!(peek.checks()[0].outcome().remaining, 500 - 60 - 10);
+}

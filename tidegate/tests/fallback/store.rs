@@ -78,6 +78,7 @@ impl SwitchableStore {
             memory.decide_now(&if granted == 0 || plan.is_peek() { part.with_peek() } else { part })
         };
         let (stored, unstored) = (decide(&stored, &self.memory), decide(&unstored, &fresh));
+        let is_repeat = stored.is_repeat();
         let (mut stored, mut unstored) = (stored.checks().iter(), unstored.checks().iter());
         let results = plan.checks().iter().map(|check| {
             let is_unstored = is_unstored(check.gate().rule());
@@ -85,7 +86,7 @@ impl SwitchableStore {
             (result.unstored, result.consumed) = (is_unstored, result.consumed && !is_unstored);
             result
         });
-        Verdict::new(self.memory.now(), granted, results)
+        Verdict::new(self.memory.now(), granted, results).with_repeat(is_repeat)
     }
 }
 
