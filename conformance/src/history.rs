@@ -113,7 +113,15 @@ pub enum BackwardTime {
 impl History {
     /// A history in which every limit is a rule of its own.
     fn new(limits: Vec<(Limit, Role)>, mode: PlanMode, steps: Vec<Step>) -> Self {
-        Self { rules: (0..limits.len()).collect(), limits, mode, reservation_ttl: 1, usage: 0, changes: Vec::new(), steps }
+        Self {
+            rules: (0..limits.len()).collect(),
+            limits,
+            mode,
+            reservation_ttl: 1,
+            usage: 0,
+            changes: Vec::new(),
+            steps,
+        }
     }
 
     /// The number of steps.

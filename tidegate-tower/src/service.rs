@@ -218,6 +218,7 @@ where
         let cost =
             |rule: &str| stated_cost(settings, &active, &parts, rule).or_else(|| by_size.as_ref()?.rule_cost(rule));
         usage.settle_others(cost).await;
+        usage.end_if_stated();
     } else if let Some(receipt) = receipt {
         correct_cost(settings, &active, receipt, &parts, admission.assumption.as_deref()).await;
     }

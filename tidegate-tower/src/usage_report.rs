@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tidegate::spi::{Plan, Store};
-use tidegate::{Limiter, Receipt, Reservation, ReservationError, RuleMode, Timer};
+use tidegate::{Limiter, Receipt, Reservation, RuleMode, Timer};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -26,8 +26,9 @@ pub struct TokenUsage {
 /// The service that learns the tokens takes the report from the request and [commits](Self::commit) them, once. If all clones are dropped
 /// before, the cost stays as it was reserved. Clones share the report.
 ///
-/// A reservation does not last for ever. Shortly before it runs out, the [progress](Self::set_progress) is committed, and what is
-/// committed later is charged as far as it is more.
+/// A reservation does not last for ever. When four fifths of its duration have passed, the [progress](Self::set_progress) is committed, or
+/// what was reserved if there is none. What is committed later is charged as far as it is more. If it is less, nothing is given back: part
+/// of it may have refilled already.
 #[derive(Clone)]
 pub struct UsageReport(Arc<Pending>);
 
@@ -41,15 +42,17 @@ struct Pending {
 }
 
 struct PendingState {
-    /// None after the commit.
+    /// None after the end.
     settlement: Option<Arc<dyn Settlement>>,
     /// The same for rules whose cost is not in tokens, which the head of the response settles. None after that.
     others: Option<Arc<dyn Settlement>>,
     /// The rules of the request, and what the response states about their costs besides the tokens.
     costs: Vec<(String, Option<u64>)>,
     progress: Option<TokenUsage>,
-    /// Whether the progress was committed, since the reservation was about to run out.
-    is_partly_committed: bool,
+    /// The tokens that the end commits, if the service has stated them before.
+    at_end: Option<TokenUsage>,
+    /// What was committed when the reservation was about to run out.
+    committed: Option<Costs>,
     expiry: Option<AbortHandle>,
 }
 
@@ -57,33 +60,31 @@ type SettlementFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Replaces the reserved costs by the actual ones.
 trait Settlement: Send + Sync {
-    /// Commits the costs.
-    fn commit(self: Arc<Self>, costs: Costs) -> SettlementFuture;
+    /// Commits the costs of what would run out.
+    fn commit_reservation(self: Arc<Self>, costs: Costs) -> SettlementFuture;
 
     /// Settles what was taken under rules whose cost is not in tokens.
     fn settle_others(self: Arc<Self>, costs: Costs) -> SettlementFuture;
 
-    /// Charges further costs after a commit.
-    fn charge_late(self: Arc<Self>, costs: Costs) -> SettlementFuture;
+    /// Commits the costs in tokens, or charges what is more than was committed before.
+    fn settle(self: Arc<Self>, ending: Ending) -> SettlementFuture;
 
-    /// Commits the costs without waiting for it.
-    fn commit_soon(self: Arc<Self>, costs: Costs);
-
-    /// Charges further costs without waiting for it.
-    fn charge_late_soon(&self, costs: &Costs);
+    /// Settles without waiting for it.
+    fn settle_soon(self: Arc<Self>, ending: Ending);
 
     /// Gives everything back without waiting for it.
     fn release(&self);
 }
 
-/// How a report ends.
-enum Ending {
-    Commit(Arc<dyn Settlement>, Costs),
-    ChargeLate(Arc<dyn Settlement>, Costs),
-    Nothing,
+/// What a report ends with.
+struct Ending {
+    /// What was committed when the reservation was about to run out.
+    committed: Option<Costs>,
+    actual: Costs,
 }
 
 /// The actual costs.
+#[derive(Clone)]
 struct Costs {
     tokens: Option<TokenUsage>,
     others: Vec<(String, Option<u64>)>,
@@ -107,7 +108,6 @@ impl UsageReport {
         timer: &Arc<dyn Timer>,
     ) -> Self {
         let rules = limiter.rules();
-        let names = || plan.checks().iter().map(|check| check.gate().rule());
         let is_enforced =
             |name: &str| rules.rule(name).is_some_and(|rule| rule.usage().is_some() && rule.mode() != RuleMode::Shadow);
         let duration = reservation.as_ref().map(Reservation::duration);
@@ -117,12 +117,13 @@ impl UsageReport {
         let state = PendingState {
             settlement: Some(Arc::clone(&settlement)),
             others: Some(settlement),
-            costs: names().map(|name| (name.to_owned(), None)).collect(),
+            costs: plan.rule_ids().map(|name| (name.to_owned(), None)).collect(),
             progress: None,
-            is_partly_committed: false,
+            at_end: None,
+            committed: None,
             expiry: None,
         };
-        let pending = Arc::new(Pending { is_enforced: names().any(is_enforced), state: Mutex::new(state) });
+        let pending = Arc::new(Pending { is_enforced: plan.rule_ids().any(is_enforced), state: Mutex::new(state) });
         if let (Some(duration), Ok(runtime)) = (duration, Handle::try_current()) {
             let task = commit_before_expiry(Arc::downgrade(&pending), Arc::clone(timer), duration);
             pending.lock().expiry = Some(runtime.spawn(task).abort_handle());
@@ -132,6 +133,9 @@ impl UsageReport {
 
     /// Commits the tokens as the cost of the request, under each rule those that it counts; `None` keeps what was reserved. Does nothing
     /// if that has happened before.
+    ///
+    /// What the head of the response states about costs under other rules counts only if it was returned before. A service that knows the
+    /// tokens earlier has [`commit_at_end`](Self::commit_at_end).
     pub fn commit(&self, tokens: Option<TokenUsage>) -> UsageCommit {
         self.0.commit(tokens)
     }
@@ -141,12 +145,15 @@ impl UsageReport {
         self.0.commit_soon(tokens);
     }
 
+    /// States the tokens before the head of the response is returned. They are committed with what it states about costs under other rules,
+    /// or when all clones are dropped.
+    pub fn commit_at_end(&self, tokens: TokenUsage) {
+        self.0.lock().at_end = Some(tokens);
+    }
+
     /// States what is known so far, for a request that takes longer than its reservation may last.
     pub fn set_progress(&self, tokens: TokenUsage) {
-        let mut state = self.0.lock();
-        if !state.is_partly_committed {
-            state.progress = Some(tokens);
-        }
+        self.0.lock().progress = Some(tokens);
     }
 
     /// Whether a rule that is not in shadow mode counts the tokens.
@@ -156,7 +163,11 @@ impl UsageReport {
 
     /// Gives everything back: the request has not reached the service.
     pub(crate) fn release(&self) {
-        let settlement = self.0.lock().settlement.take();
+        let settlement = {
+            let mut state = self.0.lock();
+            state.stop_expiry();
+            state.settlement.take()
+        };
         if let Some(settlement) = settlement {
             settlement.release();
         }
@@ -177,6 +188,14 @@ impl UsageReport {
             settling.await;
         }
     }
+
+    /// Commits the tokens if the service has [stated](Self::commit_at_end) them.
+    pub(crate) fn end_if_stated(&self) {
+        let at_end = self.0.lock().at_end;
+        if at_end.is_some() {
+            self.0.commit_soon(at_end);
+        }
+    }
 }
 
 /// Commits the progress when four fifths of the reservation have passed: what is not committed in time is lost.
@@ -186,48 +205,34 @@ async fn commit_before_expiry(pending: Weak<Pending>, timer: Arc<dyn Timer>, dur
     let commit = {
         let mut state = pending.lock();
         let Some(settlement) = state.settlement.clone() else { return };
-        let tokens = state.progress;
-        state.is_partly_committed = true;
-        settlement.commit(Costs { tokens, others: state.costs.clone() })
+        let costs = Costs { tokens: state.at_end.or(state.progress), others: state.costs.clone() };
+        state.committed = Some(costs.clone());
+        settlement.commit_reservation(costs)
     };
     commit.await;
 }
 
 impl Pending {
     fn commit(&self, tokens: Option<TokenUsage>) -> UsageCommit {
-        let settling = match self.end(tokens) {
-            Ending::Commit(settlement, costs) => settlement.commit(costs),
-            Ending::ChargeLate(settlement, costs) => settlement.charge_late(costs),
-            Ending::Nothing => return UsageCommit(None),
-        };
+        let Some((settlement, ending)) = self.end(tokens) else { return UsageCommit(None) };
+        let settling = settlement.settle(ending);
         // Without a runtime there is no store to reach either.
         UsageCommit(Handle::try_current().ok().map(|runtime| runtime.spawn(settling)))
     }
 
     fn commit_soon(&self, tokens: Option<TokenUsage>) {
-        match self.end(tokens) {
-            Ending::Commit(settlement, costs) => settlement.commit_soon(costs),
-            Ending::ChargeLate(settlement, costs) => settlement.charge_late_soon(&costs),
-            Ending::Nothing => {}
+        if let Some((settlement, ending)) = self.end(tokens) {
+            settlement.settle_soon(ending);
         }
     }
 
     /// What is left to be done. From now on, nothing is.
-    fn end(&self, tokens: Option<TokenUsage>) -> Ending {
+    fn end(&self, tokens: Option<TokenUsage>) -> Option<(Arc<dyn Settlement>, Ending)> {
         let mut state = self.lock();
-        let Some(settlement) = state.settlement.take() else { return Ending::Nothing };
+        let settlement = state.settlement.take()?;
+        state.stop_expiry();
         let others = state.costs.clone();
-        if !state.is_partly_committed {
-            if let Some(expiry) = state.expiry.take() {
-                expiry.abort();
-            }
-            return Ending::Commit(settlement, Costs { tokens, others });
-        }
-        // If nothing was known, what was reserved is committed.
-        let (Some(tokens), Some(before)) = (tokens, state.progress) else { return Ending::Nothing };
-        let input = tokens.input.saturating_sub(before.input);
-        let output = tokens.output.saturating_sub(before.output);
-        Ending::ChargeLate(settlement, Costs { tokens: Some(TokenUsage { input, output }), others: Vec::new() })
+        Some((settlement, Ending { committed: state.committed.take(), actual: Costs { tokens, others } }))
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingState> {
@@ -235,57 +240,60 @@ impl Pending {
     }
 }
 
+impl PendingState {
+    /// Stops the task that waits for the expiry, unless it commits already.
+    fn stop_expiry(&mut self) {
+        if let Some(expiry) = self.expiry.take_if(|_| self.committed.is_none()) {
+            expiry.abort();
+        }
+    }
+}
+
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.commit_soon(None);
+        let at_end = self.lock().at_end;
+        self.commit_soon(at_end);
     }
 }
 
 impl<S: Store + 'static> Settlement for ReservedCosts<S> {
-    fn commit(self: Arc<Self>, costs: Costs) -> SettlementFuture {
-        Box::pin(async move {
-            let actual = |rule: &str| costs.actual(&self.limiter, rule);
-            // Other failures are reported to the observer: the work is done, and nobody can be told.
-            if let Some(reservation) = &self.reservation
-                && let Err(ReservationError::Store(_)) = self.limiter.commit_each(reservation, actual).await
-            {
-                self.limiter.commit_each_soon(reservation, actual);
-            }
-            let _ = self.limiter.settle(self.take_metered(), actual).await;
-        })
+    fn commit_reservation(self: Arc<Self>, costs: Costs) -> SettlementFuture {
+        Box::pin(async move { self.commit(&costs).await })
     }
 
     fn settle_others(self: Arc<Self>, costs: Costs) -> SettlementFuture {
         Box::pin(async move {
-            let actual = |rule: &str| costs.actual(&self.limiter, rule);
-            let _ = self.limiter.settle(self.take_others(), actual).await;
+            let _ = self.limiter.settle(self.take_others(), self.cost_by_rule(&costs)).await;
         })
     }
 
-    fn commit_soon(self: Arc<Self>, costs: Costs) {
-        let actual = |rule: &str| costs.actual(&self.limiter, rule);
-        if let Some(reservation) = &self.reservation {
-            self.limiter.commit_each_soon(reservation, actual);
+    fn settle(self: Arc<Self>, Ending { committed, actual }: Ending) -> SettlementFuture {
+        Box::pin(async move {
+            match (&self.reservation, &committed) {
+                (Some(reservation), Some(committed)) => {
+                    let [committed, actual] = [committed, &actual].map(|costs| self.cost_by_rule(costs));
+                    // It is reported to the observer: the work is done, and nobody can be told.
+                    let _ = self.limiter.charge_late(reservation, committed, actual).await;
+                }
+                _ => self.commit(&actual).await,
+            }
+            let _ = self.limiter.settle(self.take_metered(), self.cost_by_rule(&actual)).await;
+        })
+    }
+
+    fn settle_soon(self: Arc<Self>, Ending { committed, actual }: Ending) {
+        match (&self.reservation, &committed) {
+            (Some(reservation), Some(committed)) => {
+                let [committed, actual] = [committed, &actual].map(|costs| self.cost_by_rule(costs));
+                self.limiter.charge_late_soon(reservation, committed, actual);
+            }
+            (Some(reservation), None) => self.limiter.commit_each_soon(reservation, self.cost_by_rule(&actual)),
+            (None, _) => {}
         }
         if let Ok(runtime) = Handle::try_current() {
-            let (limiter, taken) = (Arc::clone(&self.limiter), self.take_metered());
-            runtime.spawn(async move { limiter.settle(taken, |rule| costs.actual(&limiter, rule)).await });
+            let taken = self.take_metered();
+            runtime.spawn(async move { self.limiter.settle(taken, self.cost_by_rule(&actual)).await });
         }
-    }
-
-    fn charge_late_soon(&self, costs: &Costs) {
-        if let Some(reservation) = &self.reservation {
-            self.limiter.charge_late_soon(reservation, |rule| costs.actual(&self.limiter, rule));
-        }
-    }
-
-    fn charge_late(self: Arc<Self>, costs: Costs) -> SettlementFuture {
-        Box::pin(async move {
-            let actual = |rule: &str| costs.actual(&self.limiter, rule);
-            if let Some(reservation) = &self.reservation {
-                let _ = self.limiter.charge_late(reservation, actual).await;
-            }
-        })
     }
 
     fn release(&self) {
@@ -297,6 +305,21 @@ impl<S: Store + 'static> Settlement for ReservedCosts<S> {
 }
 
 impl<S: Store> ReservedCosts<S> {
+    /// Commits what is reserved. A hold that is gone is charged.
+    async fn commit(&self, costs: &Costs) {
+        // The store sends what fails again, until the reservation runs out.
+        if let Some(reservation) = &self.reservation
+            && self.limiter.commit_or_charge(reservation, self.cost_by_rule(costs)).await.is_err()
+        {
+            self.limiter.commit_each_soon(reservation, self.cost_by_rule(costs));
+        }
+    }
+
+    /// The cost under a rule.
+    fn cost_by_rule<'c>(&'c self, costs: &'c Costs) -> impl Fn(&str) -> Option<u64> + 'c {
+        |rule| costs.actual(&self.limiter, rule)
+    }
+
     /// What was taken under rules whose cost is in tokens.
     fn take_metered(&self) -> Receipt {
         self.lock_taken().split_off(|rule| self.limiter.rules().usage(rule).is_some())

@@ -300,6 +300,12 @@ impl<'r> Plan<'r> {
         self.enforced().any(Check::is_security)
     }
 
+    /// The ids of the rules of its checks, also of those that share a check through a budget. One with several limits comes several times.
+    pub fn rule_ids(&self) -> impl Iterator<Item = &str> {
+        let shared = self.budget_shares.iter().map(|share| share.rule.as_str());
+        self.checks().iter().map(|check| check.gate().rule()).chain(shared)
+    }
+
     pub(crate) fn budget_shares(&self) -> &[BudgetShare] {
         &self.budget_shares
     }

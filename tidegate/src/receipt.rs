@@ -237,15 +237,17 @@ impl Receipt {
         self.entries.iter().filter_map(release).collect()
     }
 
-    /// Charges of `actual` under the limits of its holds, of quotas in the period in which they were made, under the current rules. Rules
-    /// without an actual cost are charged nothing.
+    /// Charges under the limits of its holds, of quotas in the period in which they were made, under the current rules: what `actual` is
+    /// more than `committed`. Where they are unknown, the cost is as reserved.
     pub(crate) fn late_charges<'r>(
         &self,
         rules: &'r RuleSet,
+        committed: impl Fn(&str) -> Option<u64>,
         actual: impl Fn(&str) -> Option<u64>,
     ) -> Vec<Adjustment<'r>> {
         let charge = |entry: &ReceiptEntry| {
-            let cost = entry.actual(|rule| Some(actual(rule).unwrap_or(0))).filter(|cost| *cost > 0)?;
+            let committed = entry.actual(&committed).unwrap_or(entry.cost);
+            let cost = entry.actual(&actual).unwrap_or(entry.cost).checked_sub(committed).filter(|cost| *cost > 0)?;
             entry.adjustment(rules, Op::Charge { cost, position: entry.position.hold_period() })
         };
         self.entries.iter().filter(|entry| entry.hold).filter_map(charge).collect()

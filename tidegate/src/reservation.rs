@@ -142,9 +142,10 @@ impl Reservation {
     pub(crate) fn late_charges<'r>(
         &self,
         rules: &'r RuleSet,
+        committed: impl Fn(&str) -> Option<u64>,
         actual: impl Fn(&str) -> Option<u64>,
     ) -> Vec<Adjustment<'r>> {
-        self.stored.late_charges(rules, actual)
+        self.stored.late_charges(rules, committed, actual)
     }
 
     /// The commits in the store under the current rules, and those in the memory of this instance.

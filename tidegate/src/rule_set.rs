@@ -296,9 +296,7 @@ impl RuleSet {
     /// Whether the actual cost under one of the rules of `plan` is the [token usage](UsageKind) of a language model, so that its cost
     /// is to be reserved until then.
     pub fn settles_by_usage(&self, plan: &Plan<'_>) -> bool {
-        let rules = plan.checks().iter().map(|check| check.gate().rule());
-        let shared = plan.budget_shares().iter().map(|share| share.rule.as_str());
-        rules.chain(shared).any(|rule| self.usage(rule).is_some())
+        plan.rule_ids().any(|rule| self.usage(rule).is_some())
     }
 
     /// The tokens of a language model that are the actual cost under a rule.

@@ -195,6 +195,7 @@ impl ModelStore {
         let now = self.clock.now().as_micros();
         let (mut models, mut holds) = (self.models.lock().unwrap(), self.holds.lock().unwrap());
         let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
+        model.set_limit(limit);
         let mut settled = model.clone();
         settled.settle(now);
         let moment = Moment { now, window: settled.window_start(now) };

@@ -86,6 +86,13 @@ async fn wrong_clocks(server: &Server, place: &str) {
     assert_eq!(left(&limiter).await, 7, "{place}: a charge");
     wrong();
     assert_eq!(limiter.take_up_to(&Request::new(""), 5).await.unwrap().granted(), 5, "{place}: several units");
+    let reserved = limiter.reserve(&Request::new("").with_cost(2), None).await.unwrap();
+    wrong();
+    limiter.commit_soon(&reserved.reservation().unwrap(), 1);
+    while store.background_adjustments() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(left(&limiter).await, 1, "{place}: a commit in the background");
 
     let gates = [Gate::for_rule("a", quota(4, Period::Day)), Gate::for_rule("b", quota(3, Period::Week))];
     let plan = |subjects: [u128; 2]| {
@@ -137,9 +144,9 @@ async fn a_late_charge_counts_in_the_period_in_which_the_reservation_was_made() 
         let reservation = Reservation::from_stored(Receipt::from_bytes(&bytes).unwrap(), limiter.rules()).unwrap();
         limiter.commit(&reservation, 60).await.unwrap();
         fixture.clock.set(end.plus(Duration::from_secs(60)));
-        limiter.charge_late(&reservation, |_| Some(30)).await.unwrap();
+        limiter.charge_late(&reservation, |_| Some(0), |_| Some(30)).await.unwrap();
         assert_eq!(left(&limiter).await, 100, "the month before had 40 left");
-        limiter.charge_late(&reservation, |_| Some(25)).await.unwrap();
+        limiter.charge_late(&reservation, |_| Some(0), |_| Some(25)).await.unwrap();
         assert_eq!(left(&limiter).await, 85, "15 more than it had are debt");
     })
     .await;

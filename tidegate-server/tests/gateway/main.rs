@@ -9,6 +9,7 @@ mod error_responses;
 mod forwarding;
 mod http2;
 mod http2_frames;
+mod late_tokens;
 mod leases;
 mod limits;
 mod paths;

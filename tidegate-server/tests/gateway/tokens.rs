@@ -34,7 +34,7 @@ type Limits = Handle<Arc<MemoryStore>>;
 /// A gateway, and what it counts.
 pub(crate) struct TestGateway {
     pub(crate) address: SocketAddr,
-    limits: Limits,
+    pub(crate) limits: Limits,
 }
 
 impl TestGateway {
@@ -46,7 +46,11 @@ impl TestGateway {
         Self::with_layer(file_limits(rules), upstream, options).await
     }
 
-    async fn with_layer(layer: LimitLayer<Arc<MemoryStore>>, upstream: &str, options: GatewayOptions) -> Self {
+    pub(crate) async fn with_layer(
+        layer: LimitLayer<Arc<MemoryStore>>,
+        upstream: &str,
+        options: GatewayOptions,
+    ) -> Self {
         let limits = layer.handle();
         Self { address: gateway_with(upstream, options, layer).await, limits }
     }

@@ -131,9 +131,117 @@ async fn a_request_that_is_cancelled_while_it_is_delayed_costs_nothing() {
     wait_until(|| remaining(&limiter)[0] == 899).await;
     delayed.abort();
     wait_until(|| remaining(&limiter)[0] == 999).await;
+    wait_until(|| clock.pending_sleeps() == 0).await;
     let delayed = tokio::spawn(app.oneshot(request_with_key("k1")));
     wait_until(|| remaining(&limiter)[0] == 899).await;
     clock.advance(Duration::from_secs(1));
     delayed.await.unwrap().unwrap();
     assert_eq!(remaining(&limiter)[0], 998);
+}
+
+/// The service works until it is told the tokens, for longer than its reservation may last. What it states last is charged as far as it is
+/// more than was committed.
+#[tokio::test]
+async fn a_service_that_outlasts_its_reservation_pays_for_all_tokens_in_the_end() {
+    let tokens = |input, output| TokenUsage { input, output };
+    for (progress, last, used) in [
+        (None, Some(tokens(100, 500)), [600, 500]),
+        (None, Some(tokens(30, 7)), [100, 100]),
+        (None, None, [100, 100]),
+        (Some(tokens(30, 7)), Some(tokens(20, 80)), [100, 80]),
+        (Some(tokens(30, 7)), None, [100, 100]),
+    ] {
+        let clock = ManualClock::starting_at(START);
+        let layer = LimitLayer::new(limiter_on(&clock, rules())).with_timer(clock.clone());
+        let limiter = layer.handle().limiter();
+        let (sender, mut reports) = tokio::sync::mpsc::unbounded_channel();
+        let app = app(layer, move |report| {
+            let sender = sender.clone();
+            async move { sender.send(report).unwrap() }
+        });
+        send(&app, request_with_key("k1")).await;
+        let report = reports.recv().await.unwrap();
+        if let Some(progress) = progress {
+            report.set_progress(progress);
+        }
+        wait_until(|| clock.pending_sleeps() == 1).await;
+        clock.advance(Duration::from_secs(240));
+        while limiter.outstanding(&tidegate::Request::new("")).await.unwrap()[0].reservations > 0 {
+            tokio::task::yield_now().await;
+        }
+        report.set_progress(tokens(1, 1));
+        report.commit(last).await;
+        assert_eq!(remaining(&limiter)[..2], [1000 - used[0], 1000 - used[1]], "{progress:?} {last:?}");
+    }
+}
+
+#[tokio::test]
+async fn costs_that_a_late_response_states_are_charged() {
+    let clock = ManualClock::starting_at(START);
+    let tokens = Rule::new("tokens", burst(1000)).with_cost(100).with_usage(UsageKind::Total);
+    let rows = Rule::new("rows", burst(1000)).with_cost(10);
+    let layer = LimitLayer::new(limiter_on(&clock, [tokens, rows]))
+        .with_timer(clock.clone())
+        .with_actual_cost(|_, rule| (rule == "rows").then_some(50));
+    let limiter = layer.handle().limiter();
+    let app = app(layer, {
+        let (clock, limiter) = (clock.clone(), Arc::clone(&limiter));
+        move |_report| {
+            let (clock, limiter) = (clock.clone(), Arc::clone(&limiter));
+            async move {
+                wait_until(|| clock.pending_sleeps() == 1).await;
+                clock.advance(Duration::from_secs(240));
+                while limiter.outstanding(&tidegate::Request::new("")).await.unwrap()[0].reservations > 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    });
+    send(&app, request_with_key("k1")).await;
+    wait_until(|| remaining(&limiter) == [900, 950]).await;
+}
+
+/// A failed request uses no tokens, and may state what it costs under other rules all the same.
+#[tokio::test]
+async fn tokens_that_are_known_early_leave_the_costs_of_other_rules_to_the_response() {
+    let tokens = Rule::new("tokens", burst(1000)).with_cost(100).with_usage(UsageKind::Total);
+    let rows = Rule::new("rows", burst(1000)).with_cost(10);
+    let layer = LimitLayer::new(limiter([tokens, rows])).with_actual_cost(|_, rule| (rule == "rows").then_some(50));
+    let limiter = layer.handle().limiter();
+    let app = app(layer, async |report| report.commit_at_end(TokenUsage::default()));
+    send(&app, request_with_key("k1")).await;
+    assert_eq!(remaining(&limiter), [1000, 950]);
+}
+
+#[tokio::test]
+async fn a_service_pays_although_the_store_has_lost_its_reservation() {
+    let layer = LimitLayer::new(limiter(rules()));
+    let limiter = layer.handle().limiter();
+    let at_work = Arc::clone(&limiter);
+    let app = app(layer, move |report| {
+        let at_work = Arc::clone(&at_work);
+        async move {
+            at_work.forget(&tidegate::Request::new("")).await.unwrap();
+            report.commit(Some(TokenUsage { input: 30, output: 7 })).await;
+        }
+    });
+    send(&app, request_with_key("k1")).await;
+    assert_eq!(remaining(&limiter), [963, 993, 999]);
+}
+
+#[tokio::test]
+async fn a_rule_that_shares_a_budget_is_enforced_and_pays_what_the_response_states() {
+    let shared = |id: &'static str| Rule::new(id, burst(1000)).with_budget("all");
+    let rows = shared("rows").with_cost(10);
+    let tokens = shared("tokens").with_cost(100).with_usage(UsageKind::Total);
+    for rules in [[rows.clone(), tokens.clone()], [tokens, rows]] {
+        let layer = LimitLayer::new(limiter(rules)).with_actual_cost(|_, rule| (rule == "rows").then_some(50));
+        let limiter = layer.handle().limiter();
+        let app = app(layer, async |report| {
+            assert!(report.is_enforced());
+            report.commit_at_end(TokenUsage { input: 3, output: 4 });
+        });
+        send(&app, request_with_key("k1")).await;
+        assert_eq!(remaining(&limiter), [1000 - 50 - 7]);
+    }
 }

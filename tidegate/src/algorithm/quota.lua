@@ -1,8 +1,9 @@
--- Twin of quota.rs. The value: the units used, followed by the index of the period in eight digits; then, unless all are 0, a comma
--- and the units used in the period before; then, unless both are 0, ",debt,carried". For fewer than 92,233,720,368 units in one
--- period, and none in the one before, that is an integer which Redis keeps in eight bytes. Rust knows the calendar: `numbers` is the index of a period times 16384 plus the hours of the longest period,
--- `start` and `ends` are its first instant and that of the next one, `before` and `past` those of its neighbours. At any
--- other time the periods are stale, which is the second result.
+-- Twin of quota.rs. The value: the units used, followed by the index of the period in eight digits; then, unless it and the next two
+-- are 0, a comma and the units used in the period before; then, unless both are 0, the debt and the debt that was carried over. For fewer
+-- than 92,233,720,368 units in one period, and none in the one before, that is an integer which Redis keeps in eight bytes. Rust
+-- knows the calendar: `numbers` is the index of a period times 16384 plus the hours of the longest period, `start` and `ends` are its
+-- first instant and that of the next one, `before` and `past` those of its neighbours. At any other time the periods are stale, which
+-- is the second result.
 local function quota(state, now, op, units, cost, position, hard, numbers, before, start, ends, past)
   if now < before or now >= past then return nil, true end
   local longest, earlier = numbers % 16384, before

@@ -104,20 +104,45 @@ impl<S: Store> Limiter<S> {
         self.end_reservation(reservation.commits(&self.rules, actual)).await
     }
 
-    /// Charges what was consumed after `reservation` was committed, under the same limits: for work that takes longer than the reservation
-    /// may last. Under a quota it counts in the period in which the reservation was made, under other limits now. `actual` returns the further cost under a rule; `None` is 0. Never refused: it consumes at most what is
-    /// left, and of a quota it becomes debt. What was reserved in the memory of this instance while the store failed is not charged further.
-    pub async fn charge_late(
+    /// [Commits each](Self::commit_each), once and without an idempotency key. A hold that is gone, since the store has lost it or it has run
+    /// out, is charged all the same, now; one in an overflow bucket, which others share, is not. After a failure of the store, repeat it by
+    /// [`commit_each_soon`](Self::commit_each_soon): a hold may be gone because it was committed.
+    pub async fn commit_or_charge(
         &self,
         reservation: &Reservation,
         actual: impl Fn(&str) -> Option<u64>,
     ) -> Result<(), StoreError> {
-        self.adjust(&reservation.late_charges(&self.rules, actual)).await
+        let commits = reservation.commits(&self.rules, actual);
+        let [endings, _] = self.end_holds(&commits).await?;
+        let [stored, _] = &commits;
+        let lost = stored.iter().zip(endings).filter(|(_, ending)| *ending == HoldEnding::NotFound);
+        let charges: Vec<_> = lost.filter_map(|(commit, _)| commit.charge_without_hold()).collect();
+        // A charge that may have been made must not be repeated; its failure is reported to the observer.
+        let _ = self.adjust(&charges).await;
+        Ok(())
+    }
+
+    /// Charges what was consumed after `reservation` was committed, under the same limits: for work that takes longer than the reservation
+    /// may last. `committed` returns the cost that was committed under a rule, and `actual` what it is now; `None` is what was reserved. What
+    /// is more is charged, under a quota in the period in which the reservation was made. What is less is not given back: part of it may be back already. Never refused: it consumes at most what is
+    /// left, and of a quota it becomes debt. What was reserved in the memory of this instance while the store failed is not charged further.
+    pub async fn charge_late(
+        &self,
+        reservation: &Reservation,
+        committed: impl Fn(&str) -> Option<u64>,
+        actual: impl Fn(&str) -> Option<u64>,
+    ) -> Result<(), StoreError> {
+        self.adjust(&reservation.late_charges(&self.rules, committed, actual)).await
     }
 
     /// Starts to [charge](Self::charge_late) without waiting for it, for a future that is being dropped.
-    pub fn charge_late_soon(&self, reservation: &Reservation, actual: impl Fn(&str) -> Option<u64>) {
-        let charges = reservation.late_charges(&self.rules, actual);
+    pub fn charge_late_soon(
+        &self,
+        reservation: &Reservation,
+        committed: impl Fn(&str) -> Option<u64>,
+        actual: impl Fn(&str) -> Option<u64>,
+    ) {
+        let charges = reservation.late_charges(&self.rules, committed, actual);
         if !charges.is_empty() {
             self.adjust_soon(&charges);
         }
@@ -182,15 +207,20 @@ impl<S: Store> Limiter<S> {
         Ok(outstanding.collect())
     }
 
-    async fn end_reservation(&self, [stored, local]: [Vec<Adjustment<'_>>; 2]) -> Result<(), ReservationError> {
-        let mut endings = self.fallback.end_holds(&local, self.store.instances());
-        let result = if stored.is_empty() { Ok(Vec::new()) } else { self.store.end_holds(&stored).await };
-        for ended in [&stored, &local] {
+    async fn end_reservation(&self, ended: [Vec<Adjustment<'_>>; 2]) -> Result<(), ReservationError> {
+        let endings = self.end_holds(&ended).await.map_err(ReservationError::Store)?;
+        let kinds: Vec<bool> = ended.iter().flatten().map(Adjustment::is_hold_ending).collect();
+        combine(&kinds, &endings.concat())
+    }
+
+    /// What became of each hold and slot, in the store and in the memory of this instance.
+    async fn end_holds(&self, [stored, local]: &[Vec<Adjustment<'_>>; 2]) -> Result<[Vec<HoldEnding>; 2], StoreError> {
+        let local_endings = self.fallback.end_holds(local, self.store.instances());
+        let result = if stored.is_empty() { Ok(Vec::new()) } else { self.store.end_holds(stored).await };
+        for ended in [stored, local] {
             self.waiting.slot_releases.notify(ended);
         }
-        endings.extend(self.observe_error(result).map_err(ReservationError::Store)?);
-        let kinds: Vec<bool> = local.iter().chain(&stored).map(Adjustment::is_hold_ending).collect();
-        combine(&kinds, &endings)
+        Ok([self.observe_error(result)?, local_endings])
     }
 
     fn end_reservation_soon(&self, [stored, local]: &[Vec<Adjustment<'_>>; 2]) {

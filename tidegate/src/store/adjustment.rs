@@ -90,6 +90,17 @@ impl<'r> Adjustment<'r> {
         matches!(self.op, Op::Hold(HoldOp::Commit { .. } | HoldOp::Release { .. }))
     }
 
+    /// The charge in place of a commit whose hold is gone, counted now. `None` if it is no commit, or one in an overflow bucket: others share
+    /// that.
+    pub(crate) fn charge_without_hold(&self) -> Option<Self> {
+        match self.op {
+            Op::Hold(HoldOp::Commit { cost, position }) if position.overflow_bucket().is_none() && cost > 0 => {
+                Some(Self { op: Op::Charge { cost, position: TakePosition::default() }, ..*self })
+            }
+            _ => None,
+        }
+    }
+
     /// How long the hold that it ends lasts, at the longest. `None` if it ends none.
     pub fn hold_duration(&self) -> Option<Duration> {
         match self.op {

@@ -183,8 +183,9 @@ impl SentModelRequest {
     }
 }
 
+/// No tokens are used. The response may still state costs under other rules.
 fn release(report: &UsageReport) {
-    report.commit_soon(Some(TokenUsage::default()));
+    report.commit_at_end(TokenUsage::default());
 }
 
 /// Whether a body is compressed, or encoded in another way.
