@@ -2,6 +2,7 @@
 //! both directions, several checks per plan; and their replay on two stores that must agree, step by step.
 
 mod strategies;
+mod time_move;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub use strategies::{
     single_check_histories,
 };
 pub(crate) use strategies::{cost, limit, max_delay, penalty, role, time_move};
+pub(crate) use time_move::TimeMove;
 
 /// The start of every history: in September 2026.
 pub(crate) const START: u64 = 1_790_000_000_123_456;
@@ -73,22 +75,6 @@ enum SlotUpdate {
     Renew,
     RenewOrRetake,
     Release,
-}
-
-/// How time moves.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum TimeMove {
-    Micros(i64),
-    /// In eighths of the first limit's window.
-    Spans(i64),
-    /// By the margin for backward clock steps, plus a few microseconds.
-    Margin(i64, bool),
-    /// To the retry time of the last denial, plus a few microseconds.
-    Retry(i64),
-    /// To a calendar boundary, plus a few microseconds.
-    Boundary(u64, i64),
-    /// To the start of a period of a quota, so many after this one, plus a few microseconds. For other limits, so many windows.
-    Period(i64, i64),
 }
 
 /// The cost of a request.
@@ -365,43 +351,8 @@ impl Cost {
     }
 }
 
-impl TimeMove {
-    pub(crate) fn from(self, now: u64, limit: &Limit, last_retry: Option<Duration>) -> u64 {
-        if let Self::Boundary(seconds, more) = self {
-            return (seconds * 1_000_000).saturating_add_signed(more);
-        }
-        if let (Self::Period(periods, more), Limit::Quota(quota)) = (self, limit) {
-            let index = quota.periods().bounds_at(Timestamp::from_micros(now)).index;
-            return quota.periods().start_of(index.saturating_add_signed(periods)).saturating_add_signed(more);
-        }
-        let micros = |span: Duration| span.as_micros() as i64;
-        let by = match self {
-            Self::Micros(by) => by,
-            Self::Spans(eighths) => {
-                (i128::from(span_of(limit)) * i128::from(eighths) / 8).clamp(-1 << 52, 1 << 52) as i64
-            }
-            Self::Margin(more, back) => (2_000_000 + more) * if back { -1 } else { 1 },
-            Self::Retry(more) => last_retry.map_or(0, micros) + more,
-            Self::Period(periods, more) => {
-                (i128::from(span_of(limit)) * i128::from(periods)).clamp(-1 << 52, 1 << 52) as i64 + more
-            }
-            Self::Boundary(..) => 0,
-        };
-        now.saturating_add_signed(by)
-    }
-}
-
 /// The same quota with another amount, in another time zone, and from another day on. Other limits stay the same.
 pub(crate) fn changed_quota(limit: &Limit, change: u64) -> Limit {
     let Limit::Quota(quota) = limit else { return *limit };
     Limit::quota_with_grace(change % 200, change % 7, other_periods(quota.periods(), change)).unwrap()
-}
-
-/// The window of a limit, in microseconds.
-fn span_of(limit: &Limit) -> u64 {
-    match limit {
-        Limit::TokenBucket(limit) => limit.burst().micros,
-        Limit::LeakyBucket(limit) => limit.bucket().burst().micros,
-        limit => limit.max_window().as_micros() as u64,
-    }
 }

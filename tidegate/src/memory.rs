@@ -136,7 +136,7 @@ impl MemoryStore {
 
 /// Deciding
 impl MemoryStore {
-    /// [`Store::decide`] without a future; it cannot fail.
+    /// [`Store::decide`](crate::spi::Store::decide) without a future; it cannot fail.
     #[inline(always)]
     pub fn decide_now(&self, plan: &Plan<'_>) -> Verdict {
         match plan.checks() {

@@ -7,12 +7,11 @@ mod combine;
 mod gate;
 mod lease_owner;
 mod origin;
+mod plan_error;
 mod rare_part;
 mod reservation_terms;
 mod strikes;
 
-use std::error::Error;
-use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -21,6 +20,7 @@ pub use check::Check;
 pub use gate::{Gate, Role};
 pub use lease_owner::LeaseOwner;
 pub use origin::Origin;
+pub use plan_error::PlanError;
 use rare_part::RarePart;
 pub use reservation_terms::ReservationTerms;
 
@@ -68,22 +68,6 @@ pub enum PlanMode {
     AllOrNothing,
     /// Each check consumes on its own, even if the request is denied, up to its limit.
     CountEach,
-}
-
-/// Checks that cannot form a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PlanError {
-    /// Two checks have the same key.
-    SharedKey {
-        /// The rule of the second check.
-        rule: String,
-    },
-    /// More than [`MAX_CHECKS`], not counting shadow checks.
-    TooManyChecks {
-        /// The number of checks, without shadow checks.
-        checks: usize,
-    },
 }
 
 /// Building a plan
@@ -302,7 +286,7 @@ impl<'r> Plan<'r> {
 
     /// The ids of the rules of its checks, also of those that share a check through a budget. One with several limits comes several times.
     pub fn rule_ids(&self) -> impl Iterator<Item = &str> {
-        let shared = self.budget_shares.iter().map(|share| share.rule.as_str());
+        let shared = self.budget_shares.iter().map(|share| &*share.rule);
         self.checks().iter().map(|check| check.gate().rule()).chain(shared)
     }
 
@@ -386,16 +370,3 @@ impl Plan<'_> {
         self.mode == PlanMode::CountEach && check.gate().role() != Role::Shadow && !check.gate().limit().is_held()
     }
 }
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SharedKey { rule } => write!(f, "rule {rule:?}: another check of the plan has the same key"),
-            Self::TooManyChecks { checks } => {
-                write!(f, "{checks} checks in one plan; at most {MAX_CHECKS}")
-            }
-        }
-    }
-}
-
-impl Error for PlanError {}

@@ -324,9 +324,8 @@ async fn an_event_of_10_mb_passes_and_counts_by_its_length() {
 #[tokio::test]
 async fn a_compressed_response_costs_what_was_reserved() {
     let app = Router::new().fallback(async || {
-        let response =
-            Response::builder().header("content-encoding", "gzip").header("content-type", "text/event-stream");
-        response.body(axum::body::Body::from(events(&[USAGE, "data: [DONE]"]))).unwrap()
+        let head = Response::builder().header("content-encoding", "gzip").header("content-type", "text/event-stream");
+        head.body(axum::body::Body::from(events(&[USAGE, "data: [DONE]"]))).unwrap()
     });
     let gateway = TestGateway::new(RULES, &format!("http://{}", serve(app).await)).await;
     let response = gateway.post("/v1/chat/completions", "", r#"{"max_tokens":96}"#).await;

@@ -38,7 +38,7 @@ pub enum HoldStatus {
     Released,
 }
 
-/// A change of a [`StateWithHolds`]: that of the limit, and an edit of the holds.
+/// A change of a [`StateWithHolds`](super::StateWithHolds): that of the limit, and an edit of the holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldsChange {
     pub(super) inner: Option<Change>,

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod slots;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -17,6 +19,8 @@ use tidegate::spi::{Adjustment, Key, KeyStem, PARTITIONS, Store, Subject};
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
 use tokio::task::JoinSet;
+
+use slots::{redirections, slot_from_server, slot_of, wait_for_replicas};
 
 type RedisLimiter = Limiter<RedisStore>;
 
@@ -391,30 +395,4 @@ async fn count_allowed_of(limiter: &RedisLimiter, user: &str, cost: u64, times: 
 async fn remaining(limiter: &RedisLimiter, user: &str) -> Vec<u64> {
     let peeked = limiter.peek(&request_of(user)).await.unwrap();
     peeked.checks().iter().map(|check| check.outcome().remaining).collect()
-}
-
-fn slot_of(cluster: &Cluster, limiter: &RedisLimiter, user: &str) -> u16 {
-    slot_from_server(&cluster.servers[0], limiter, user)
-}
-
-fn slot_from_server(server: &Server, limiter: &RedisLimiter, user: &str) -> u16 {
-    let name = key_name(limiter.plan(&request_of(user)).checks()[0].key());
-    redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut server.connection()).unwrap()
-}
-
-fn redirections(cluster: &Cluster) -> u64 {
-    (0..cluster.servers.len()).map(|index| cluster.errors(index, "MOVED")).sum()
-}
-
-/// Waits until each replica has every key of its primary.
-fn wait_for_replicas(cluster: &Cluster, limiter: &RedisLimiter, users: &[String]) {
-    for index in 0..3 {
-        let mut connection = cluster.servers[index].connection();
-        let mine = users.iter().find(|user| cluster.first_owner(slot_of(cluster, limiter, user)) == index);
-        let name = key_name(limiter.plan(&request_of(mine.unwrap())).checks()[0].key());
-        // A write of this connection after all others, in a slot of this server.
-        let _: () = redis::cmd("SET").arg([&name[..7], b"last"].concat()).arg(1).query(&mut connection).unwrap();
-        let reached: u64 = redis::cmd("WAIT").arg(1).arg(60_000).query(&mut connection).unwrap();
-        assert_eq!(reached, 1);
-    }
 }
