@@ -94,10 +94,11 @@ async fn charges_that_do_not_fit_exhaust_the_limit() {
     on_every_store(async |fixture| {
         let envoy = Envoy::new(fixture, LIMITS, false);
         assert_eq!(envoy.send(&[("tokens", 3)]).await, "OK 2");
-        assert_eq!(envoy.send(&[("tokens", 4), ("window", 1)]).await, "OVER_LIMIT 0, OK 4");
-        assert_eq!(envoy.send(&[("tokens", 0), ("window", 0)]).await, "OVER_LIMIT 0, OK 4");
+        // A charge fills only the limits that it exceeds.
+        assert_eq!(envoy.send(&[("tokens", 4), ("window", 1)]).await, "OVER_LIMIT 0, OK 5");
+        assert_eq!(envoy.send(&[("tokens", 0), ("window", 0)]).await, "OVER_LIMIT 0, OK 5");
         // Without the flag it is the same, since every descriptor has hits of its own.
-        assert_eq!(envoy.send(&[("window", 5)]).await, "OVER_LIMIT 0");
+        assert_eq!(envoy.send(&[("window", 6)]).await, "OVER_LIMIT 0");
         assert_eq!(envoy.send(&[("window", 0)]).await, "OVER_LIMIT 0");
     })
     .await;

@@ -99,6 +99,8 @@ impl Quota {
         let rebase = !self.is_empty() && self.index > index + 1;
         if rebase {
             (self.index, self.before, self.debt_before) = (index, 0, 0);
+            // Even a denied request writes it, with a debt that has an end.
+            *self = self.at(now);
         }
         rebase
     }
@@ -145,8 +147,9 @@ impl Quota {
     }
 
     pub(super) fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
-        self.settle(now);
-        let start = self.at(now);
+        let mut settled = self.clone();
+        settled.settle(now);
+        let start = settled.at(now);
         let (mut after, mut back) = (start.clone(), cost);
         if place.at + 1 == u128::from(start.index) {
             back = cost.min(start.debt_before);
