@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::routing::get;
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule, UsageKind};
 use tidegate_tower::{LimitLayer, TokenUsage, UsageReport};
@@ -226,7 +227,8 @@ async fn a_service_pays_although_the_store_has_lost_its_reservation() {
         }
     });
     send(&app, request_with_key("k1")).await;
-    assert_eq!(remaining(&limiter), [963, 993, 999]);
+    // The last rule counts requests: what it took is lost with the store.
+    assert_eq!(remaining(&limiter), [963, 993, 1000]);
 }
 
 #[tokio::test]
@@ -243,5 +245,65 @@ async fn a_rule_that_shares_a_budget_is_enforced_and_pays_what_the_response_stat
         });
         send(&app, request_with_key("k1")).await;
         assert_eq!(remaining(&limiter), [1000 - 50 - 7]);
+    }
+}
+
+/// Requests per second stay what they are, however long the responses take.
+#[tokio::test]
+async fn rules_without_tokens_count_open_requests_as_ever() {
+    let clock = ManualClock::starting_at(START);
+    let window = Duration::from_secs(1);
+    let requests = [
+        Limit::token_bucket(10, Rate::per_second(10).unwrap()).unwrap(),
+        Limit::sliding_window(10, window, 10).unwrap(),
+        Limit::sliding_log(10, window).unwrap(),
+    ];
+    for limit in requests {
+        let tokens = Rule::new("tokens", burst(10_000)).with_cost(100).with_usage(UsageKind::Total);
+        let layer = LimitLayer::new(limiter_on(&clock, [tokens, Rule::new("requests", limit)]));
+        let limiter = layer.handle().limiter();
+        let (sender, reports) = std::sync::mpsc::channel();
+        let app = app(layer, move |report| {
+            let sender = sender.clone();
+            async move { sender.send(report).unwrap() }
+        });
+        for _ in 0..10 {
+            assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::OK);
+        }
+        assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(remaining(&limiter), [9_000, 0], "a request that one rule denies reserves nothing");
+        // All ten are still under way.
+        clock.advance(2 * window);
+        assert_eq!(remaining(&limiter), [9_000, 10], "{limit:?}");
+        assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::OK);
+        for report in reports.try_iter() {
+            report.commit(Some(TokenUsage { input: 7, output: 0 })).await;
+        }
+        assert_eq!(remaining(&limiter), [10_000 - 11 * 7, 9], "{limit:?}");
+    }
+}
+
+/// What the response states is settled as soon as its head is there, whether the tokens were committed before it or come after it.
+#[tokio::test]
+async fn a_cost_that_the_response_states_is_settled_beside_the_tokens() {
+    for commits_first in [true, false] {
+        let tokens = Rule::new("tokens", burst(1000)).with_cost(100).with_usage(UsageKind::Total);
+        let layer = LimitLayer::new(limiter([tokens, Rule::new("work", burst(1000)).with_cost(50)]))
+            .with_actual_cost(|_, rule| (rule == "work").then_some(8));
+        let limiter = layer.handle().limiter();
+        let (sender, reports) = std::sync::mpsc::channel();
+        let app = app(layer, move |report| {
+            let sender = sender.clone();
+            async move {
+                if commits_first {
+                    report.commit(Some(TokenUsage { input: 7, output: 0 })).await;
+                }
+                sender.send(report).unwrap();
+            }
+        });
+        send(&app, request_with_key("k1")).await;
+        assert_eq!(remaining(&limiter), [if commits_first { 993 } else { 900 }, 992]);
+        reports.recv().unwrap().commit(Some(TokenUsage { input: 7, output: 0 })).await;
+        assert_eq!(remaining(&limiter), [993, 992]);
     }
 }
