@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::cpu::{field, server_micros};
@@ -13,7 +14,7 @@ use conformance::server::{Kind, Server};
 use tidegate::spi::algorithm::holds::HoldEnding;
 use tidegate::spi::algorithm::{HoldOp, Op};
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, ReservationTerms, Store};
-use tidegate::{Limit, Rate};
+use tidegate::{Limit, Period, Periods, Rate};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 /// Calls under way.
@@ -80,24 +81,24 @@ fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> T
             }),
         ),
     ];
-    let reservations: [Named<'_>; 2] = [
-        (
-            "token bucket: reserve and commit",
-            Box::new(|| {
-                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
-                    reserve_and_commit(store, check(&bucket, number), owner(number), false).await;
-                })
-            }),
-        ),
-        (
-            "token bucket: reserve and commit, with an idempotency key",
-            Box::new(|| {
-                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
-                    reserve_and_commit(store, check(&bucket, number), owner(number), true).await;
-                })
-            }),
-        ),
+    let month = Gate::for_rule("tokens", Limit::quota(1_000_000_000, Periods::utc(Period::Month)).unwrap());
+    // A key is remembered, so each reservation has an owner of its own.
+    let next = AtomicU64::new(1);
+    let owner = || LeaseOwner::from_number(next.fetch_add(1, Ordering::Relaxed)).unwrap();
+    let reservations = [
+        ("token bucket: reserve and commit", &bucket, false),
+        ("token bucket: reserve and commit, with an idempotency key", &bucket, true),
+        ("quota: reserve and commit", &month, false),
     ];
+    let reservations = reservations.map(|(name, gate, keyed)| -> Named<'_> {
+        let (check, owner, instance) = (&check, &owner, &instance);
+        let run = move || {
+            measure_calls(server, instance, UNDER_WAY, calls, async |store, number| {
+                reserve_and_commit(store, check(gate, number), owner(), keyed).await;
+            })
+        };
+        (name, Box::new(run))
+    });
     let contenders = contenders.into_iter().chain(reservations);
     let (names, mut runs): (Vec<&str>, Vec<_>) = contenders.unzip();
     let best = best_of(options.rounds(), &mut runs, |round, best| round.server_micros < best.server_micros);

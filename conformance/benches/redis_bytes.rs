@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{Cell, KeySize, MemoryServer, Options, START, Table, report};
 use conformance::server::{KINDS, Kind};
 use redis::{Cmd, cmd};
-use tidegate::{Limit, LimitError, Rate};
+use tidegate::{Limit, LimitError, Period, Periods, Rate};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Requests of one user that fall into different slices of the same minute.
@@ -56,6 +56,8 @@ fn limits(options: &Options) -> Table {
     row("sliding log, 1 min", keys, 1, &takes(Limit::sliding_log(100, MINUTE), keys, &[0]));
     row("leaky bucket, 10/s", fewer, 1, &takes(Limit::leaky_bucket(per_second(10), 20), fewer, &[0]));
     row("concurrency, one slot held", fewer, 1, &takes(Limit::concurrency(100, MINUTE), fewer, &[0]));
+    let month = Limit::quota(1_000_000, Periods::utc(Period::Month));
+    row("quota, a month", fewer, 1, &takes(month, fewer, &[0]));
     row("token bucket, 7/s", fewer, 1, &takes(Limit::token_bucket(20, per_second(7)), fewer, &[0]));
     for seconds in [1, 5, 10, 30] {
         let limit = Limit::sliding_window(100, MINUTE, 60 / seconds);

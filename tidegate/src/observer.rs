@@ -29,6 +29,12 @@ pub trait Observer: Send + Sync {
     fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
         let _ = (plan, error);
     }
+
+    /// A [commit](crate::Limiter::commit_or_charge) found a hold under `rule` gone: the store has lost it, or it has run out. Its cost is
+    /// charged now, unless it was held in an overflow bucket.
+    fn hold_lost(&self, rule: &str) {
+        let _ = rule;
+    }
 }
 
 /// A shared observer.
@@ -47,5 +53,9 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
 
     fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
         O::undecided(self, plan, error);
+    }
+
+    fn hold_lost(&self, rule: &str) {
+        O::hold_lost(self, rule);
     }
 }

@@ -191,3 +191,20 @@ impl Error for ReservationError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limit, Limiter, MemoryStore, Request, Rule};
+
+    #[test]
+    fn a_reservation_lasts_as_long_as_the_limiter_says() {
+        let limit = Limit::fixed_window(9, Duration::from_secs(60)).unwrap();
+        let rules = RuleSet::new([Rule::new("tokens", limit)]).unwrap();
+        let limiter = Limiter::new(rules, MemoryStore::new()).with_reservation_ttl(Duration::from_secs(40));
+        let reservation = limiter.reserve_now(&Request::new(""), None).unwrap().reservation().unwrap();
+        assert_eq!(reservation.duration(), Duration::from_secs(40));
+        let [commits, _] = reservation.commits(limiter.rules(), |_| None);
+        assert_eq!(commits.iter().map(Adjustment::hold_duration).collect::<Vec<_>>(), [Some(reservation.duration())]);
+    }
+}

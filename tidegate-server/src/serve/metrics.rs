@@ -40,6 +40,7 @@ pub(crate) struct Metrics {
     shadow_rejected: Family<RuleLabel, Counter>,
     near_limit: Family<RuleLabel, Counter>,
     grace: Family<RuleLabel, Counter>,
+    lost_holds: Family<RuleLabel, Counter>,
     fallback: Family<FallbackLabels, Counter>,
     degraded: Family<DegradedLabels, Counter>,
     overloaded: Family<OverloadedLabels, Counter>,
@@ -76,6 +77,7 @@ impl Metrics {
             shadow_rejected: Family::default(),
             near_limit: Family::default(),
             grace: Family::default(),
+            lost_holds: Family::default(),
             fallback: Family::default(),
             degraded: Family::default(),
             overloaded: Family::default(),
@@ -104,6 +106,8 @@ impl Metrics {
         let near_limit = "Requests that passed near a limit";
         registry.register("rate_limit_near_limit", near_limit, metrics.near_limit.clone());
         registry.register("rate_limit_grace", "Requests that passed in the grace of a quota", metrics.grace.clone());
+        let lost = "Holds of reservations at the gateway that the store had lost at the end of the request";
+        registry.register("rate_limit_lost_holds", lost, metrics.lost_holds.clone());
         let fallback = "Checks that the store could not decide, by the on_failure of the rule";
         registry.register("rate_limit_fallback", fallback, metrics.fallback.clone());
         let degraded = "Requests decided without the store, by outcome and by the error of the store";
@@ -293,6 +297,10 @@ impl Observer for Metrics {
         if error.kind() == StoreErrorKind::Overloaded && plan.fails_closed(error) {
             self.count_overload(plan, "refused");
         }
+    }
+
+    fn hold_lost(&self, rule: &str) {
+        self.lost_holds.get_or_create(&RuleLabel { rule: rule.to_owned() }).inc();
     }
 }
 

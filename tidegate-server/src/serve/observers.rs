@@ -29,4 +29,8 @@ impl Observer for Observers {
         self.metrics.undecided(plan, error);
         self.refusals.undecided(plan, error);
     }
+
+    fn hold_lost(&self, rule: &str) {
+        self.metrics.hold_lost(rule);
+    }
 }

@@ -179,16 +179,6 @@ impl SlidingWindowState {
         Self { index, counts: counts.into_iter().collect() }.trimmed()
     }
 
-    /// The newest slice: the number of slices since the epoch before it.
-    pub const fn index(&self) -> u64 {
-        self.index
-    }
-
-    /// The units in the newest slice, in the one before it, and so on.
-    pub fn counts(&self) -> &[u64] {
-        &self.counts
-    }
-
     /// The same counts, with those of slices after `index` moved into that slice.
     fn rebased_to(&self, index: u64) -> Self {
         let ahead = usize::try_from(self.index - index).unwrap_or(usize::MAX).min(self.counts.len());

@@ -115,8 +115,12 @@ impl<S: Store> Limiter<S> {
         let commits = reservation.commits(&self.rules, actual);
         let [endings, _] = self.end_holds(&commits).await?;
         let [stored, _] = &commits;
-        let lost = stored.iter().zip(endings).filter(|(_, ending)| *ending == HoldEnding::NotFound);
-        let charges: Vec<_> = lost.filter_map(|(commit, _)| commit.charge_without_hold()).collect();
+        let not_found = stored.iter().zip(endings).filter(|(_, ending)| *ending == HoldEnding::NotFound);
+        let lost: Vec<_> = not_found.map(|(commit, _)| commit).filter(|commit| commit.is_hold_ending()).collect();
+        if let Some(observer) = &self.observer {
+            lost.iter().for_each(|commit| observer.hold_lost(commit.gate.rule()));
+        }
+        let charges: Vec<_> = lost.into_iter().filter_map(Adjustment::charge_without_hold).collect();
         // A charge that may have been made must not be repeated; its failure is reported to the observer.
         let _ = self.adjust(&charges).await;
         Ok(())

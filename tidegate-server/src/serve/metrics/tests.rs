@@ -1,9 +1,9 @@
-//! Requests while the instance is overloaded, and in the grace of a quota.
+//! Requests while the instance is overloaded and in the grace of a quota, and lost holds.
 
 use std::sync::Arc;
 
 use tidegate::spi::{Adjustment, Key, Store, Verdict};
-use tidegate::{Limit, Limiter, MemoryStore, Period, Periods, Request, Rule, RuleMode, RuleSet};
+use tidegate::{Limit, Limiter, MemoryStore, Period, Periods, Request, Rule, RuleMode, RuleSet, UsageKind};
 
 use super::*;
 
@@ -90,4 +90,23 @@ fn requests_in_the_grace_of_a_quota_are_counted_by_rule() {
     let text = metrics.open_metrics();
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("rate_limit_grace_total")).collect();
     assert_eq!(lines, ["rate_limit_grace_total{rule=\"year\"} 2"]);
+}
+
+#[test]
+fn holds_that_the_store_has_lost_are_counted_by_rule() {
+    let window = || Limit::fixed_window(10, Duration::from_secs(60)).unwrap();
+    let rules = [Rule::new("tokens", window()).with_usage(UsageKind::Total), Rule::new("requests", window())];
+    let metrics = Arc::new(Metrics::new(0.8, AnyStore::Memory(Arc::new(MemoryStore::new()))));
+    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new()).with_observer(Arc::clone(&metrics));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for is_lost in [false, true] {
+        let reservation = limiter.reserve_usage_now(&Request::new("")).reservation().unwrap();
+        if is_lost {
+            runtime.block_on(limiter.forget(&Request::new(""))).unwrap();
+        }
+        runtime.block_on(limiter.commit_or_charge(&reservation, |_| Some(3))).unwrap();
+    }
+    let text = metrics.open_metrics();
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("rate_limit_lost_holds_total")).collect();
+    assert_eq!(lines, ["rate_limit_lost_holds_total{rule=\"tokens\"} 1"]);
 }
