@@ -95,8 +95,8 @@ impl Quota {
 
     pub(super) fn settle(&mut self, now: u64) -> bool {
         let index = self.index_at(now);
-        // Another calendar may be one period ahead.
-        let rebase = !self.is_empty() && self.index > index + 1;
+        // Another calendar may be two periods ahead: dates are, at times.
+        let rebase = !self.is_empty() && self.index > index + 2;
         if rebase {
             (self.index, self.before, self.debt_before) = (index, 0, 0);
             // Even a denied request writes it, with a debt that has an end.

@@ -152,6 +152,29 @@ async fn a_late_charge_counts_in_the_period_in_which_the_reservation_was_made() 
     .await;
 }
 
+/// The key of the state was to expire when the larger amount had paid the debt.
+#[tokio::test]
+async fn a_debt_outlasts_a_lowered_amount() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let store = server.store_with(long_timeout_options()).await;
+        let limiter = |amount| {
+            let rule = Rule::new("day", quota(amount, Period::Day)).with_denial_cache(false);
+            Limiter::new(RuleSet::new([rule]).unwrap(), store.clone())
+        };
+        limiter(1000).charge(&Request::new("").with_cost(2000)).await.unwrap();
+        let denied = limiter(100).check(&Request::new("")).await.unwrap();
+        let (mut connection, mut kept) = (server.connection(), 0);
+        for key in redis::cmd("KEYS").arg("*").query::<Vec<Vec<u8>>>(&mut connection).unwrap() {
+            kept = kept.max(redis::cmd("PTTL").arg(key).query::<i64>(&mut connection).unwrap());
+        }
+        let retry = denied.retry_after().unwrap();
+        assert!(!denied.is_allowed() && retry > Duration::from_secs(9 * 86_400), "{retry:?}");
+        // A moment has passed since.
+        assert!(kept + 60_000 > retry.as_millis() as i64, "{kind:?}: {kept} ms");
+    }
+}
+
 /// A client that is denied cannot push its quota into debt, nor that of those who share its overflow bucket.
 #[tokio::test]
 async fn a_denied_request_makes_no_debt() {

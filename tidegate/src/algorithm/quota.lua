@@ -6,13 +6,13 @@
 -- is the second result.
 local function quota(state, now, op, units, cost, position, hard, numbers, before, start, ends, past)
   if now < before or now >= past then return nil, true end
-  local longest, earlier = numbers % 16384, before
+  local longest, earlier, later = numbers % 16384, before, past
   local index, used, debt, previous, carried, rebased = (numbers - longest) / 16384, 0, 0, 0, 0, false
   longest = longest * 3600000000
   if now < start then
-    index, start, ends, earlier = index - 1, before, start, false
+    index, start, ends, earlier, later = index - 1, before, start, false, ends
   elseif now >= ends then
-    index, start, ends, earlier = index + 1, ends, past, start
+    index, start, ends, earlier, later = index + 1, ends, past, start, past + longest -- or sooner
   end
   local began, max = start, math.min(hard * ((MAX_WINDOW - MAX_WINDOW % longest) / longest), MAX_AMOUNT)
   if state then
@@ -30,8 +30,8 @@ local function quota(state, now, op, units, cost, position, hard, numbers, befor
     end
     if used >= TOO_LARGE then return nil end
     if state_index > index and (used > 0 or debt > 0 or previous > 0 or carried > 0) then
-      if state_index == index + 1 then
-        index, start, earlier = state_index, ends, math.huge
+      if state_index <= index + 2 then
+        index, start, earlier = state_index, state_index == index + 1 and ends or later, math.huge
       else
         previous, carried, rebased = 0, 0, true
       end
@@ -68,7 +68,7 @@ local function quota(state, now, op, units, cost, position, hard, numbers, befor
       used = used + cost
     elseif rebased then
       admitted = false
-    else
+    elseif debt == 0 then
       return false
     end
   elseif op == CHARGE or op == FILL then
@@ -100,6 +100,7 @@ local function quota(state, now, op, units, cost, position, hard, numbers, befor
     local is_empty = used == 0 and debt == 0 and previous == 0 and carried == 0
     return true, nil, is_empty and now or start + periods * longest, began, earlier, index - 1
   end
+  if op == TAKE and debt > 0 and not rebased then return false, state, start + periods * longest end
   if admitted and used == old_used and debt == old_debt and previous == old_previous and carried == old_carried then
     return true
   end

@@ -20,8 +20,10 @@
 //! the period ends. After H was raised, the period pays more of its debt at once.
 //!
 //! The index means the same in all time zones and with all anchors, so a changed zone or anchor keeps what is used. Two calendars that
-//! are used at the same time may be in periods that follow each other. So a state one period ahead counts as current, however far its start
-//! is; were it moved back, the other calendar would move it ahead again and forgive what is used. A state further ahead is rebased.
+//! are used at the same time may be up to [`MAX_LEAD`] periods apart. So a state that far ahead counts as current; were it moved back, the
+//! other calendar would move it ahead again and forgive what is used. A state further ahead is rebased.
+//!
+//! A denial in debt writes the same state again. After H was lowered, the debt lasts longer than the state was to be kept.
 
 use std::time::Duration;
 
@@ -29,6 +31,10 @@ use super::{DecidedTake, Op, OpResult, Outcome, Take, TakePosition};
 use crate::limit::{LimitError, MAX_AMOUNT, MAX_WINDOW_MICROS};
 use crate::periods::until;
 use crate::{Periods, Timestamp};
+
+/// How many periods one calendar may be ahead of another. Local times are up to 26 hours apart, so dates up to two days, and so are months
+/// which begin on the first and on the last day.
+const MAX_LEAD: u64 = 2;
 
 /// The parameters of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +118,7 @@ impl Quota {
             return (QuotaState { index, ..QuotaState::default() }, false);
         };
         let state = self.bounded(state);
-        if state.index > index + 1 {
+        if state.index > index + MAX_LEAD {
             return (QuotaState { index, previous: 0, carried: 0, ..state }, true);
         }
         let passed = index.saturating_sub(state.index);
@@ -205,7 +211,8 @@ pub fn apply(state: Option<QuotaState>, limit: &Quota, now: Timestamp, op: Op) -
         Op::Take(take) if limit.admits(current, take.total()) => {
             OpResult::admitted(changed(QuotaState { used: current.used + take.total(), ..current }))
         }
-        Op::Take(_) => OpResult::denied(rebased.then_some(current)),
+        Op::Take(_) if rebased => OpResult::denied(Some(current)),
+        Op::Take(_) => OpResult::denied(state.filter(|_| current.debt > 0)),
         Op::Charge { cost, position } => OpResult::admitted(changed(limit.charge(current, cost, position))),
         Op::Refund { cost, position } => OpResult::admitted(changed(Quota::refund(current, cost, position))),
         // Nothing of it is held.

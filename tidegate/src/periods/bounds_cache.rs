@@ -25,9 +25,17 @@ impl PeriodBounds {
     }
 }
 
-/// The bounds that were computed last. A reader never waits: it compares a sequence number before and after.
+/// The bounds of two periods that follow each other: those of this instance and of a store whose time is a little different.
 #[derive(Default)]
 pub(super) struct BoundsCache {
+    even: CachedBounds,
+    odd: CachedBounds,
+}
+
+/// The bounds of the period with an even or odd index that were computed last. A reader never waits: it compares a sequence number before
+/// and after.
+#[derive(Default)]
+struct CachedBounds {
     /// Odd while the numbers are being written.
     sequence: AtomicU64,
     index: AtomicU64,
@@ -39,18 +47,28 @@ impl BoundsCache {
     /// The bounds of the period that contains `now`.
     #[inline]
     pub(super) fn get_or_compute(&self, now: u64, compute: impl FnOnce() -> PeriodBounds) -> PeriodBounds {
-        match self.read() {
-            Some(bounds) if bounds.contains(now) => bounds,
-            _ => self.replace(compute()),
-        }
+        let cached = |cached: &CachedBounds| cached.read().filter(|bounds| bounds.contains(now));
+        cached(&self.even).or_else(|| cached(&self.odd)).unwrap_or_else(|| self.replace(compute()))
     }
 
     /// The first instant of the period with this index, if it is among the cached ones.
     pub(super) fn start_of(&self, index: u64) -> Option<u64> {
-        self.read().filter(|bounds| bounds.starts[2] > 0)?.start_of(index)
+        [&self.even, &self.odd].into_iter().filter_map(CachedBounds::read).find_map(|bounds| bounds.start_of(index))
     }
 
-    /// The cached bounds; `None` while they are being written.
+    #[cold]
+    fn replace(&self, bounds: PeriodBounds) -> PeriodBounds {
+        if bounds.index.is_multiple_of(2) {
+            self.even.write(bounds)
+        } else {
+            self.odd.write(bounds)
+        }
+        bounds
+    }
+}
+
+impl CachedBounds {
+    /// The bounds; `None` while they are being written, and before.
     #[inline]
     fn read(&self) -> Option<PeriodBounds> {
         let before = self.sequence.load(Ordering::Acquire);
@@ -58,11 +76,10 @@ impl BoundsCache {
         let bounds = PeriodBounds { index: self.index.load(Ordering::Relaxed), starts };
         fence(Ordering::Acquire);
         let after = self.sequence.load(Ordering::Relaxed);
-        (before == after && before.is_multiple_of(2)).then_some(bounds)
+        (before == after && before > 0 && before.is_multiple_of(2)).then_some(bounds)
     }
 
-    #[cold]
-    fn replace(&self, bounds: PeriodBounds) -> PeriodBounds {
+    fn write(&self, bounds: PeriodBounds) {
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before + 1, Ordering::Relaxed);
@@ -73,6 +90,36 @@ impl BoundsCache {
         }
         self.sequence.store(before + 2, Ordering::Release);
         drop(writing);
-        bounds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds(index: u64) -> PeriodBounds {
+        PeriodBounds { index, starts: [index - 1, index, index + 1, index + 2].map(|index| index * 100) }
+    }
+
+    #[test]
+    fn two_periods_that_follow_each_other_are_computed_once() {
+        let cache = BoundsCache::default();
+        assert_eq!(cache.start_of(0), None);
+        let get = |now: u64, computed: &mut u64| {
+            cache.get_or_compute(now, || {
+                *computed += 1;
+                bounds(now / 100)
+            })
+        };
+        let mut computed = 0;
+        for now in [750, 820, 799, 800, 701, 899] {
+            assert_eq!(get(now, &mut computed), bounds(now / 100), "{now}");
+        }
+        assert_eq!(computed, 2);
+        assert_eq!(
+            [5, 6, 7, 8, 9, 10, 11].map(|index| cache.start_of(index)),
+            [None, Some(600), Some(700), Some(800), Some(900), Some(1000), None]
+        );
+        assert_eq!((get(900, &mut computed), computed), (bounds(9), 3));
     }
 }

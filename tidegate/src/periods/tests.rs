@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use jiff::Span;
 use jiff::civil::{Date, date};
 use jiff::tz::TimeZone;
 
@@ -113,6 +114,31 @@ fn every_month_of_every_zone_begins_on_its_local_date() {
                 assert!(found == first || (found > first && found == first.tomorrow().unwrap()), "{months:?} {first}");
                 assert!(local_date(&zone, start - 1) < first, "{months:?} {first}: not the first instant");
             }
+        }
+    }
+}
+
+/// In every zone, of both hemispheres. A zone that skipped the date begins on the next one.
+#[test]
+fn every_day_week_and_year_of_every_zone_begins_on_its_local_date() {
+    for (name, zone) in zones() {
+        let (days, weeks, years) = (Period::Day, Period::Week, Period::Year);
+        let [days, weeks, years] =
+            [(days, ""), (weeks, ""), (years, "07-15")].map(|(of, anchor)| periods(of, &name, anchor));
+        let check = |periods: Periods, instant: i64, first: Date| {
+            let start = bounds(periods, instant).starts[1].cast_signed();
+            let found = local_date(&zone, start);
+            assert!(found == first || (found > first && found == first.tomorrow().unwrap()), "{periods:?} {first}");
+            assert!(local_date(&zone, start - 1) < first, "{periods:?} {first}: not the first instant");
+        };
+        // Every 25 days and an hour, so at all hours of all weekdays.
+        for instant in (FROM..TO).step_by(601 * HOUR as usize) {
+            let today = local_date(&zone, instant);
+            check(days, instant, today);
+            let since_monday = today.weekday().to_monday_zero_offset();
+            check(weeks, instant, today.checked_sub(Span::new().days(since_monday)).unwrap());
+            let anchor = date(today.year(), 7, 15);
+            check(years, instant, if today < anchor { date(today.year() - 1, 7, 15) } else { anchor });
         }
     }
 }

@@ -130,6 +130,19 @@ fn a_charge_after_an_amount_was_lowered_is_debt_of_its_own() {
     assert!(quota.take(NOON.plus(2 * DAY), 1).admitted);
 }
 
+/// A store keeps the state until the debt is paid by the amount of the last write.
+#[test]
+fn a_denial_in_debt_writes_the_state_again() {
+    let mut quota = Daily::new(1000, 0);
+    quota.charge(NOON, 2000, NOON);
+    let state = quota.1;
+    quota.change_amount(100);
+    let denial = apply(state, &quota.0, NOON.plus(DAY), Op::Take(Take::one(1)));
+    assert_eq!((denial.admitted, denial.change), (false, state));
+    let retry = quota.take(NOON.plus(DAY), 1).retry_after.unwrap();
+    assert!(expiry(state.unwrap(), &quota.0) > NOON.plus(DAY + retry).as_micros());
+}
+
 #[test]
 fn a_raised_amount_pays_debt_at_once() {
     let mut quota = Daily::new(100, 0);
@@ -143,15 +156,15 @@ fn a_raised_amount_pays_debt_at_once() {
 
 /// So two calendars that are used at the same time cannot move a state to and fro, each time forgiving what is used.
 #[test]
-fn a_state_one_period_ahead_counts_as_current_and_one_further_ahead_is_rebased() {
+fn a_state_two_periods_ahead_counts_as_current_and_one_further_ahead_is_rebased() {
     let mut quota = Daily::new(100, 0);
-    let tomorrow = NOON.plus(DAY);
-    assert!(quota.take(tomorrow, 60).admitted);
+    let later = NOON.plus(2 * DAY);
+    assert!(quota.take(later, 60).admitted);
     let before = quota.1;
     assert!(!quota.take(NOON, 41).admitted);
     assert_eq!(quota.1, before);
-    assert!(quota.take(NOON, 40).admitted && !quota.take(tomorrow, 1).admitted);
-    assert_eq!(quota.used(tomorrow.plus(DAY)), (0, 100));
+    assert!(quota.take(NOON, 40).admitted && !quota.take(later, 1).admitted);
+    assert_eq!(quota.used(later.plus(DAY)), (0, 100));
     let yesterday = Timestamp::from_micros(NOON.as_micros() - DAY.as_micros() as u64);
     assert!(!quota.take(yesterday, 1).admitted, "all that is used stays used");
     assert_eq!(quota.1.unwrap().index, quota.0.periods.bounds_at(yesterday).index);
