@@ -40,8 +40,8 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 pub(crate) use client_body::ClientBody;
-pub(crate) use clients::ResolveClient;
-use clients::{CallCount, ClientCounts, PeerAddresses};
+use clients::{CallCount, PeerAddresses};
+pub(crate) use clients::{ClientCounts, ClientPermit, RequestClient, ResolveClient};
 use connection::{ClientInfo, ConnectionConfig, serve_connection};
 pub(crate) use connection::{ConnectionPermit, OverTls};
 pub(crate) use guarded_stream::sleep;
@@ -110,7 +110,8 @@ impl Listener {
         self
     }
 
-    /// Adds to each request, as extensions, the client's `SocketAddr`, its [`ConnectionPermit`], and [`OverTls`] for TLS.
+    /// Adds to each request, as extensions, the client's `SocketAddr`, its [`ConnectionPermit`], [`OverTls`] for TLS, and
+    /// [`RequestClient`] if it has a body.
     pub(crate) const fn with_client_info(mut self) -> Self {
         self.passes_client_info = true;
         self

@@ -183,6 +183,39 @@ fn requests_under_way_are_bounded_for_each_client_behind_a_trusted_proxy() {
     assert_eq!((reached("max_requests_per_client"), reached("max_requests")), (4, 1));
 }
 
+/// Bodies are read before the decision, so anybody could fill their memory.
+#[test]
+fn one_client_cannot_take_the_memory_for_bodies_from_others() {
+    let (upstream, folder) = (HeldUpstream::start(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("rules.yaml");
+    fs::write(
+        &path,
+        "version: 1\nmax_body: 16777216\nidentify: { trusted_proxies: 127.0.0.1 }\n\
+         rules: [{ id: a, per: ['body:a'], fixed_window: { limit: 99, window: 1h }, on_failure: share }]\n",
+    )
+    .unwrap();
+    let gateway = ["--rules", path.to_str().unwrap(), "--gateway", "127.0.0.1:0", "--upstream", &upstream.url];
+    let server = Running::start(&[&["--exempt-clients", "none"], &gateway[..]].concat());
+    let send = |client: &str, length: usize| {
+        let mut stream = TcpStream::connect(&server.gateway).unwrap();
+        let lines = format!("connection: close\r\nx-forwarded-for: {client}\r\ncontent-length: {length}");
+        let body = format!("{{{}}}", " ".repeat(length - 2));
+        stream.write_all(format!("POST / HTTP/1.1\r\nhost: a\r\n{lines}\r\n\r\n{body}").as_bytes()).unwrap();
+        stream
+    };
+    // The upstream does not read it, so that it stays in memory.
+    let held = (send("203.0.113.1", 16 << 20), upstream.requests.recv().unwrap());
+    for _ in 0..3 {
+        let refused = response(send("203.0.113.1", 200_000), b"");
+        assert!(refused.starts_with("HTTP/1.1 429 ") && refused.contains("\r\nretry-after: 1\r\n"), "{refused}");
+    }
+    let small = (send("203.0.113.1", 65_536), upstream.requests.recv().unwrap());
+    let other = (send("203.0.113.2", 16 << 20), upstream.requests.recv().unwrap());
+    let refused = "tidegate_bound_reached_total{address=\"gateway\",bound=\"large_bodies\"} ";
+    assert_eq!(server.metric(refused), 3);
+    drop((held, small, other));
+}
+
 /// Idle upstream connections are not held by clients that take nothing of their responses.
 #[test]
 fn an_http2_client_that_takes_nothing_is_disconnected() {

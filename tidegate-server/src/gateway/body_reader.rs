@@ -16,7 +16,14 @@ use super::proxy::ProxyError;
 use super::request_body::RequestBody;
 use super::upload::Upload;
 use super::upload_pace::UploadPace;
-use crate::listen::{Bound, ClientBody, ListenerStats};
+use crate::listen::{Bound, ClientBody, ListenerStats, RequestClient};
+
+/// What was read of a body.
+enum ReadOutcome {
+    Whole(Bytes, Option<HeaderMap>),
+    /// There is no memory for more. The body begins with what was read.
+    NoMemory(RequestBody, ProxyError),
+}
 
 /// Reads the body of a request if a rule that applies to it does.
 pub(super) async fn read_for_rules<S: Store>(
@@ -27,42 +34,49 @@ pub(super) async fn read_for_rules<S: Store>(
     stats: &ListenerStats,
 ) -> Result<Request<RequestBody>, ProxyError> {
     let (mut parts, body) = request.into_parts();
-    let body = RequestBody::Streamed(body);
+    let body = RequestBody::streamed(body);
     // The proxy refuses CONNECT; its bytes are not a body.
     let has_body = !body.is_end_stream() && parts.method != Method::CONNECT;
     let need = if has_body { layer.body_need(&parts) } else { BodyNeed::None };
-    let max_bytes = options.max_body_bytes.min(layer.max_body_bytes() as u64);
-    let mut buffer = memory.buffer(usize::try_from(max_bytes).unwrap_or(usize::MAX));
-    let is_read = match need {
-        BodyNeed::None => false,
-        // Refusing a body would affect the request, so it is read only if that cannot happen.
-        BodyNeed::Shadow => {
-            let length = body.size_hint().upper().filter(|length| *length <= max_bytes);
-            length.and_then(|length| usize::try_from(length).ok()).is_some_and(|length| buffer.reserve(length).is_ok())
-        }
-        BodyNeed::Enforced => true,
-    };
-    if !is_read {
+    if need == BodyNeed::None {
         return Ok(Request::from_parts(parts, body));
     }
-    let (data, trailers) = read(body, buffer, max_bytes, options, stats).await?;
+    // If the rules change meanwhile, the decision refuses a body that is too long for the new ones.
+    let max_bytes = options.max_body_bytes.min(layer.max_body_bytes() as u64);
+    let (lower, upper) = (body.size_hint().lower(), body.size_hint().upper());
+    // Refusing a body for a shadow rule would affect the request, so none is read that may be too long.
+    if need == BodyNeed::Shadow && upper.is_none_or(|upper| upper > max_bytes) {
+        return Ok(Request::from_parts(parts, body));
+    }
+    if lower > max_bytes {
+        return Err(ProxyError::BodyTooLong);
+    }
+    let client = parts.extensions.get::<RequestClient>().map(|client| client.0);
+    let longest = upper.map_or(max_bytes, |upper| upper.min(max_bytes));
+    let buffer = memory.buffer(usize::try_from(longest).unwrap_or(usize::MAX), client);
+    let (data, trailers) = match read(body, buffer, max_bytes, options, stats).await? {
+        ReadOutcome::Whole(data, trailers) => (data, trailers),
+        // A shadow rule counts it as one that cannot be read.
+        ReadOutcome::NoMemory(body, _) if need == BodyNeed::Shadow => return Ok(Request::from_parts(parts, body)),
+        ReadOutcome::NoMemory(_, error) => {
+            stats.count(Bound::LargeBodies);
+            return Err(error);
+        }
+    };
     if let Some(text) = BodyText::new(data.clone()) {
         parts.extensions.insert(text);
     }
     Ok(Request::from_parts(parts, RequestBody::buffered(data, trailers)))
 }
 
-/// Reads a whole body of bounded length. The client must keep the pace of uploads.
+/// Reads a whole body of bounded length, unless there is no memory for it. The client must keep the pace of uploads.
 async fn read(
     body: RequestBody,
     mut buffer: BodyBuffer,
     max_bytes: u64,
     options: &GatewayOptions,
     stats: &ListenerStats,
-) -> Result<(Bytes, Option<HeaderMap>), ProxyError> {
-    if body.size_hint().lower() > max_bytes {
-        return Err(ProxyError::BodyTooLong);
-    }
+) -> Result<ReadOutcome, ProxyError> {
     let (mut body, progress) = Upload::new(body, max_bytes, None);
     let mut pace = UploadPace::new(options, *progress.borrow());
     let mut trailers = None;
@@ -80,9 +94,14 @@ async fn read(
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|_| ProxyError::from_stage(progress.borrow().stage))?;
         match frame.into_data() {
-            Ok(bytes) => buffer.append(&bytes)?,
+            Ok(bytes) => {
+                if let Err(error) = buffer.append(&bytes) {
+                    let body = body.into_body().after([buffer.into_bytes(), bytes]);
+                    return Ok(ReadOutcome::NoMemory(body, error));
+                }
+            }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     }
-    Ok((buffer.into_bytes(), trailers))
+    Ok(ReadOutcome::Whole(buffer.into_bytes(), trailers))
 }

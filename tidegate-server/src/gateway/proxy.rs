@@ -93,6 +93,8 @@ pub(super) enum ProxyError {
     Overloaded,
     /// Too many large bodies are in memory.
     BodiesInMemory,
+    /// Too many large bodies of the client are.
+    BodiesOfClient,
 }
 
 /// The body of an error response.
@@ -343,6 +345,11 @@ impl ProxyError {
             Self::BodiesInMemory => {
                 (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many requests with large bodies are under way.")
             }
+            Self::BodiesOfClient => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "too_many_requests",
+                "Too many requests of this client with large bodies are under way.",
+            ),
         };
         // Serializing two strings cannot fail.
         let body = serde_json::to_vec(&ProxyErrorBody { error, message }).unwrap_or_default();
@@ -350,7 +357,7 @@ impl ProxyError {
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if status == StatusCode::SERVICE_UNAVAILABLE {
+        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             headers.extend(RETRY_AFTER_ONE_SECOND);
         }
         if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED {

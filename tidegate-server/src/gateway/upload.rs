@@ -63,6 +63,11 @@ impl Upload {
         (Self { body, bytes: 0, max_bytes, assumed_size, progress: sender }, progress)
     }
 
+    /// What is left of the body.
+    pub(super) fn into_body(self) -> RequestBody {
+        self.body
+    }
+
     /// Counts a frame and publishes the new stage.
     fn track(
         &mut self,

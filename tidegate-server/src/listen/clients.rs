@@ -35,12 +35,17 @@ struct ClientUse<T> {
     shared: T,
 }
 
-/// One unit that a client uses, until it is dropped.
+/// What a client uses, until it is dropped.
 pub(crate) struct ClientPermit<T = ()> {
     counts: Arc<ClientCounts<T>>,
     client: IpAddr,
+    units: usize,
     shared: T,
 }
+
+/// The client of a request that has a body, as a request extension. A request of a client that is exempt has none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestClient(pub(crate) IpAddr);
 
 /// The calls under way of a client, on all of its connections.
 pub(crate) type CallCount = Arc<AtomicUsize>;
@@ -62,14 +67,21 @@ impl<T: Clone + Default> ClientCounts<T> {
 
     /// Takes one unit for a client; `None` if it has the maximum.
     pub(crate) fn acquire(self: &Arc<Self>, client: IpAddr) -> Option<ClientPermit<T>> {
+        self.acquire_many(client, 1)
+    }
+
+    /// Takes some units for a client; `None` if it would have more than the maximum.
+    pub(crate) fn acquire_many(self: &Arc<Self>, client: IpAddr, units: usize) -> Option<ClientPermit<T>> {
         let client = network(client);
         let mut clients = self.lock();
-        let client_use = clients.entry(client).or_insert_with(|| ClientUse { count: 0, shared: T::default() });
-        if client_use.count >= self.max {
+        let entry = clients.entry(client);
+        let used = if let Entry::Occupied(entry) = &entry { entry.get().count } else { 0 };
+        if units > self.max.saturating_sub(used) {
             return None;
         }
-        client_use.count += 1;
-        Some(ClientPermit { counts: Arc::clone(self), client, shared: client_use.shared.clone() })
+        let client_use = entry.or_insert_with(|| ClientUse { count: 0, shared: T::default() });
+        client_use.count += units;
+        Some(ClientPermit { counts: Arc::clone(self), client, units, shared: client_use.shared.clone() })
     }
 }
 
@@ -84,13 +96,23 @@ impl<T> ClientPermit<T> {
     pub(crate) const fn shared(&self) -> &T {
         &self.shared
     }
+
+    /// Who uses it.
+    pub(crate) const fn client(&self) -> IpAddr {
+        self.client
+    }
+
+    /// Adds the units of another permit of the same client.
+    pub(crate) fn merge(&mut self, mut further: Self) {
+        self.units += std::mem::take(&mut further.units);
+    }
 }
 
 impl<T> Drop for ClientPermit<T> {
     fn drop(&mut self) {
         // A client without any unit has no entry, so that the map is never larger than what is in use.
         if let Entry::Occupied(mut entry) = self.counts.lock().entry(self.client) {
-            entry.get_mut().count -= 1;
+            entry.get_mut().count -= self.units;
             if entry.get().count == 0 {
                 entry.remove();
             }
@@ -135,6 +157,19 @@ mod tests {
         assert!(counts.acquire(ip("203.0.113.10")).is_some());
         drop(first);
         assert!(counts.acquire(ip("203.0.113.9")).is_some());
+    }
+
+    #[test]
+    fn many_units_are_taken_together_or_not_at_all() {
+        let counts: Arc<ClientCounts> = ClientCounts::new(10);
+        let client = ip("203.0.113.9");
+        assert!(counts.acquire_many(client, 11).is_none() && counts.lock().is_empty());
+        let mut permit = counts.acquire_many(client, 4).unwrap();
+        permit.merge(counts.acquire_many(client, 5).unwrap());
+        assert!(counts.acquire_many(client, 2).is_none());
+        assert!(counts.acquire_many(ip("203.0.113.10"), 10).is_some());
+        drop(permit);
+        assert!(counts.lock().is_empty());
     }
 
     /// A client can have any address of its /64.

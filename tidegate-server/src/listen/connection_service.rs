@@ -16,6 +16,7 @@ use hyper::service::Service;
 use pin_project_lite::pin_project;
 
 use super::client_body::{ClientBody, Drain, UnreadBody, announce_close};
+use super::clients::RequestClient;
 use super::connection::{ClientInfo, ConnectionConfig, ConnectionState, OverTls};
 use super::guarded_stream::AmbiguousRequest;
 use super::request_bounds::{HeldPermit, RequestScope, refusal};
@@ -106,6 +107,11 @@ where
             request.extensions_mut().insert(self.client.permit.clone());
             if self.client.is_tls {
                 request.extensions_mut().insert(OverTls);
+            }
+            if let Some(client) = permit.as_ref().and_then(HeldPermit::client)
+                && !request.body().is_end_stream()
+            {
+                request.extensions_mut().insert(RequestClient(client));
             }
         }
         let response = self.config.service.call(request);

@@ -35,7 +35,7 @@ pub(crate) enum Bound {
     Upload,
     /// A client read a response too slowly.
     SlowReader,
-    /// A call got 503, since the large bodies of others are in memory.
+    /// A request got 503 or 429, since other large bodies, or those of its client, are in memory.
     LargeBodies,
 }
 

@@ -43,7 +43,7 @@ pub(super) struct RequestBounds {
 #[derive(Debug)]
 pub(crate) struct RequestPermit {
     _permit: OwnedSemaphorePermit,
-    _client: Option<ClientPermit>,
+    client: Option<ClientPermit>,
     _call: Option<CallGuard>,
     _gauge: GaugeGuard,
 }
@@ -54,8 +54,8 @@ struct CallGuard(CallCount);
 
 /// The permit of a request, which a tunnel may share.
 pub(super) enum HeldPermit {
-    Own { _permit: RequestPermit },
-    Shared { _permit: Arc<RequestPermit> },
+    Own(RequestPermit),
+    Shared(Arc<RequestPermit>),
 }
 
 impl RequestBounds {
@@ -82,11 +82,11 @@ impl RequestBounds {
         let permit = self.try_acquire(peer, calls, request.headers());
         let permit = permit.inspect_err(|bound| self.stats.count(*bound))?;
         if self.scope == RequestScope::Call || !request.headers().contains_key(UPGRADE) {
-            return Ok(HeldPermit::Own { _permit: permit });
+            return Ok(HeldPermit::Own(permit));
         }
         let permit = Arc::new(permit);
         request.extensions_mut().insert(Arc::clone(&permit));
-        Ok(HeldPermit::Shared { _permit: permit })
+        Ok(HeldPermit::Shared(permit))
     }
 
     fn try_acquire(
@@ -103,7 +103,18 @@ impl RequestBounds {
         let client = client.map(|client| self.by_client.acquire(client).ok_or(Bound::MaxRequestsPerClient));
         let client = client.transpose()?;
         let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| Bound::MaxRequests)?;
-        Ok(RequestPermit { _permit: permit, _client: client, _call: call, _gauge: self.stats.enter(Gauge::Requests) })
+        Ok(RequestPermit { _permit: permit, client, _call: call, _gauge: self.stats.enter(Gauge::Requests) })
+    }
+}
+
+impl HeldPermit {
+    /// The client of the request, unless it is exempt.
+    pub(super) fn client(&self) -> Option<IpAddr> {
+        let permit = match self {
+            Self::Own(permit) => permit,
+            Self::Shared(permit) => permit,
+        };
+        permit.client.as_ref().map(ClientPermit::client)
     }
 }
 

@@ -128,7 +128,10 @@ fn describe(bound: Bound, stats: &ListenerStats) -> String {
             "bodies arrive too slowly and get 408 (--client-timeout, --min-rate, --upload-timeout)".to_owned()
         }
         Bound::SlowReader => "clients read too slowly and are disconnected (--client-timeout, --min-rate)".to_owned(),
-        Bound::LargeBodies => "too many large bodies are in memory, and further ones get 503".to_owned(),
+        Bound::LargeBodies => {
+            "too many large bodies are in memory: further ones get 503, and those of a client with too many get 429"
+                .to_owned()
+        }
     }
 }
 

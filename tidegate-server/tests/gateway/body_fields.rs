@@ -241,13 +241,38 @@ async fn a_shadow_rule_refuses_no_body() {
     }
 }
 
-/// The first 64 KiB of each body are free, and what is longer shares 64 MiB.
+/// The same rule for two paths, at one of which it only observes. Bodies may be long.
+const RULES_FOR_LARGE_BODIES: &str = "
+version: 1
+max_body: 16777216
+rules:
+  - { id: login, match: { path: /login }, per: ['body:account'], sliding_log: { limit: 2, window: 10m }, on_failure: share }
+  - { id: shadow, mode: shadow, match: { path: /shadow }, per: ['body:account'], sliding_log: { limit: 2, window: 10m }, on_failure: share }
+";
+
+/// Otherwise clients that announce bodies and send nothing would have all others with large bodies refused.
+#[tokio::test]
+async fn a_body_that_a_shadow_rule_reads_takes_memory_only_as_it_arrives() {
+    let upstream = format!("http://{}", serve(mirror()).await);
+    let gateway = gateway_with(&upstream, GatewayOptions::new(), file_limits(RULES_FOR_LARGE_BODIES)).await;
+    let mut silent = Vec::new();
+    for _ in 0..9 {
+        let mut client = RawConnection::connect(gateway).await;
+        let lines = "host: a\r\nexpect: 100-continue\r\ncontent-length: 16777216";
+        client.send(&format!("POST /shadow HTTP/1.1\r\n{lines}\r\n\r\n")).await;
+        client.receive_until("100 Continue").await;
+        silent.push(client);
+    }
+    let body = format!(r#"{{"account":"ann"{}}}"#, " ".repeat(1 << 20));
+    assert_eq!(login(gateway, JSON, &body).await, 200);
+}
+
+/// The first 64 KiB of each body are free, and what is longer shares 128 MiB.
 #[tokio::test]
 async fn large_bodies_share_a_bounded_memory_until_they_are_forwarded() {
     let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", upstream.local_addr().unwrap());
-    let rules = file_limits(&RULES.replace("version: 1", "version: 1\nmax_body: 16777216"));
-    let gateway = gateway_with(&address, GatewayOptions::new(), rules).await;
+    let gateway = gateway_with(&address, GatewayOptions::new(), file_limits(RULES_FOR_LARGE_BODIES)).await;
     let request = |account: &str, length: usize| {
         let body = format!(r#"{{"account":"{account}","x":"{}"}}"#, "x".repeat(length - 21 - account.len()));
         let lines = format!("host: a\r\nconnection: close\r\ncontent-length: {}", body.len());
@@ -255,7 +280,7 @@ async fn large_bodies_share_a_bounded_memory_until_they_are_forwarded() {
     };
     // The upstream does not read them, so that they stay in memory.
     let mut waiting = Vec::new();
-    for account in ["a", "b", "c", "d"] {
+    for account in ["a", "b", "c", "d", "g", "h", "i", "j"] {
         let mut client = RawConnection::connect(gateway).await;
         client.send(&request(account, 16 << 20)).await;
         waiting.push((client, upstream.accept().await.unwrap()));
@@ -265,6 +290,15 @@ async fn large_bodies_share_a_bounded_memory_until_they_are_forwarded() {
     let mut client = RawConnection::connect(gateway).await;
     client.send(&request("e", MAX_BODY_BYTES)).await;
     let small = upstream.accept().await.unwrap();
+    // A body that only a shadow rule reads is forwarded all the same, and as it is.
+    let request_in_shadow = request("e", 1 << 20).replace("/login", "/shadow");
+    let mut client = RawConnection::connect(gateway).await;
+    client.send(&request_in_shadow).await;
+    let mut shadow = RawConnection::new(upstream.accept().await.unwrap().0);
+    shadow.receive_until("\"}").await;
+    let [sent, received] = [&request_in_shadow, &shadow.received].map(|text| text.split_once("\r\n\r\n").unwrap());
+    assert!(sent.1 == received.1, "{}: {}", received.0, received.1.len());
+    assert!(received.0.contains("\r\ncontent-length: 1048576\r\n"), "{}", received.0);
     // One of them ends.
     let (other, connection) = waiting.pop().unwrap();
     drop(connection);
