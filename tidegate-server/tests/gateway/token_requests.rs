@@ -5,7 +5,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use tidegate_server::gateway::GatewayOptions;
 
-use crate::tokens::{DELTA, RULES, RawUpstream, TestGateway, events, request, send_chunk, upstream};
+use crate::tokens::{DELTA, RULES, RawUpstream, TestGateway, USAGE, events, request, send_chunk, upstream};
 use crate::{RawConnection, exchange, serve, until};
 
 /// The upstream may have worked on it.
@@ -88,6 +88,21 @@ async fn a_body_that_is_changed_has_no_checksum_and_may_exceed_the_bound_of_the_
     assert!(response.contains("repr-digest") && response.ends_with(plain), "{response}");
     let response = gateway.post("/v1/chat/completions", lines, r#"{"stream": true}"#).await;
     assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
+}
+
+/// Otherwise a client could choose a spelling that the rule counts, and get a stream without usage.
+#[tokio::test]
+async fn a_path_that_servers_read_as_a_completion_is_asked_for_usage() {
+    let (upstream, requests) = upstream("text/event-stream", &events(&[DELTA, USAGE, "data: [DONE]"])).await;
+    let rules = RULES.replace("method: POST", "method: POST, path: /v1/chat/completions");
+    let gateway = TestGateway::new(&rules, &upstream).await;
+    for path in ["/v1/chat%2Fcompletions", "/v1/chat/completions;x", "/v1/chat//completions", "/v1/chat/%63ompletions"]
+    {
+        requests.lock().unwrap().clear();
+        let response = gateway.post(path, "", r#"{"stream":true}"#).await;
+        assert!(response.starts_with("HTTP/1.1 200 ") && !response.contains("prompt_tokens"), "{path}: {response}");
+        assert!(requests.lock().unwrap()[0].contains("include_usage"), "{path}");
+    }
 }
 
 #[tokio::test]

@@ -27,7 +27,8 @@ rules:
 ";
 
 pub(crate) const DELTA: &str = r#"data: {"choices":[{"index":0,"delta":{"content":"word"}}],"usage":null}"#;
-const USAGE: &str = r#"data: {"choices":[],"usage":{"prompt_tokens":30,"completion_tokens":70,"total_tokens":100}}"#;
+pub(crate) const USAGE: &str =
+    r#"data: {"choices":[],"usage":{"prompt_tokens":30,"completion_tokens":70,"total_tokens":100}}"#;
 
 type Limits = Handle<Arc<MemoryStore>>;
 
@@ -44,6 +45,14 @@ impl TestGateway {
 
     pub(crate) async fn with_options(rules: &str, upstream: &str, options: GatewayOptions) -> Self {
         Self::with_layer(file_limits(rules), upstream, options).await
+    }
+
+    /// One whose limits and reservations run by `clock`.
+    pub(crate) async fn with_clock(rules: &str, clock: &ManualClock, upstream: &str) -> Self {
+        let file = RuleFile::parse("rules.yaml", rules).unwrap_or_else(|report| panic!("{report}"));
+        let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
+        let layer = LimitLayer::new(Limiter::new(file.rules().clone(), store)).with_timer(clock.clone());
+        Self::with_layer(layer, upstream, GatewayOptions::new()).await
     }
 
     pub(crate) async fn with_layer(
@@ -65,6 +74,14 @@ impl TestGateway {
         let limiter = self.limits.limiter();
         let plan = limiter.plan(&request).with_peek();
         limiter.check_plan_now(&plan).remaining().unwrap()
+    }
+
+    /// Waits until nothing is reserved.
+    pub(crate) async fn wait_until_committed(&self) {
+        let request = tidegate::Request::new("").with_attribute("method", "POST");
+        while self.limits.limiter().outstanding(&request).await.unwrap()[0].reservations > 0 {
+            tokio::task::yield_now().await;
+        }
     }
 
     pub(crate) async fn post(&self, path: &str, lines: &str, body: &str) -> String {
@@ -128,11 +145,15 @@ impl RawUpstream {
 
     /// Receives a request that ends with `end`, and begins a stream.
     pub(crate) async fn begin(&self, end: &str) -> RawConnection {
+        self.begin_type(end, "text/event-stream").await
+    }
+
+    /// The same with a response of another type.
+    pub(crate) async fn begin_type(&self, end: &str, content_type: &str) -> RawConnection {
         let mut connection = RawConnection::new(self.0.accept().await.unwrap().0);
         connection.receive_until(end).await;
-        connection
-            .send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-            .await;
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n");
+        connection.send(&head).await;
         connection
     }
 }
@@ -285,14 +306,9 @@ async fn an_upstream_that_breaks_off_within_an_event_is_paid_for_what_it_streame
 async fn a_stream_that_outlasts_its_reservation_is_paid_for_in_full() {
     for limit in ["fixed_window: { limit: 10_000, window: 1d }", "quota: { amount: 10_000, period: month }"] {
         let clock = ManualClock::starting_at(START);
-        let file = RuleFile::parse("rules.yaml", &RULES.replace("fixed_window: { limit: 10_000, window: 1d }", limit));
-        let limiter = Limiter::new(
-            file.unwrap_or_else(|report| panic!("{report}")).rules().clone(),
-            Arc::new(MemoryStore::new().with_clock(clock.clone())),
-        );
+        let rules = RULES.replace("fixed_window: { limit: 10_000, window: 1d }", limit);
         let (upstream, address) = RawUpstream::new().await;
-        let layer = LimitLayer::new(limiter).with_timer(clock.clone());
-        let gateway = TestGateway::with_layer(layer, &address, GatewayOptions::new()).await;
+        let gateway = TestGateway::with_clock(&rules, &clock, &address).await;
         let mut client = RawConnection::connect(gateway.address).await;
         client.send(&request("/v1/chat/completions", "", r#"{"stream": true}"#)).await;
         let mut connection = upstream.begin(r#""stream": true}"#).await;

@@ -60,32 +60,24 @@ impl Meter {
     }
 
     fn new(report: UsageReport, prompt_tokens: u64, form: Form) -> Self {
-        let meter = Self { report, prompt_tokens, count: TokenCount::default(), form };
-        meter.set_progress();
-        meter
-    }
-
-    /// States what would be committed if the reservation ran out now.
-    fn set_progress(&self) {
-        if !matches!(self.form, Form::Unreadable) {
-            self.report.set_progress(self.count.tokens(self.prompt_tokens));
-        }
+        Self { report, prompt_tokens, count: TokenCount::default(), form }
     }
 
     /// Counts further bytes, and returns those that are passed on.
     fn push(&mut self, bytes: Bytes) -> Bytes {
-        match &mut self.form {
-            Form::Stream(events) => {
-                let passed = events.push(bytes, &mut self.count);
-                self.set_progress();
-                passed
-            }
+        let passed = match &mut self.form {
+            Form::Stream(events) => events.push(bytes, &mut self.count),
             Form::Json(scanner) => {
                 scanner.push(&bytes, &mut self.count);
                 bytes
             }
-            Form::Unreadable => bytes,
+            Form::Unreadable => return bytes,
+        };
+        // It is committed if the reservation is about to run out.
+        if let Some(tokens) = self.tokens() {
+            self.report.set_progress(tokens);
         }
+        passed
     }
 
     /// The bytes that are passed on at the end.
@@ -107,11 +99,13 @@ impl Meter {
 
     /// The tokens of the request so far. `None` if the response does not tell: the cost stays as it was reserved.
     fn tokens(&self) -> Option<TokenUsage> {
-        match &self.form {
-            Form::Json(_) if !self.count.has_usage() => None,
-            Form::Unreadable => None,
-            Form::Stream(_) | Form::Json(_) => Some(self.count.tokens(self.prompt_tokens)),
-        }
+        let is_known = match &self.form {
+            // Before that, a model may reason for long and show nothing of it.
+            Form::Stream(_) => self.count.has_output(),
+            Form::Json(_) => self.count.has_usage(),
+            Form::Unreadable => false,
+        };
+        is_known.then(|| self.count.tokens(self.prompt_tokens))
     }
 
     fn commit(self) -> UsageCommit {

@@ -6,6 +6,7 @@ use http::request::Parts;
 use http::{HeaderName, Method, Response, StatusCode};
 use http_body::Body;
 use smallvec::SmallVec;
+use tidegate::attributes::PathReadings;
 use tidegate_tower::{ReservedTokens, TokenUsage, UsageReport};
 
 use super::metered_body::{Meter, MeteredBody};
@@ -17,6 +18,7 @@ use crate::gateway::request_body::RequestBody;
 use crate::gateway::upstream_body::UpstreamBody;
 
 const INCLUDE_USAGE: &[u8] = br#""include_usage":true"#;
+const COMPLETIONS: &[u8] = b"/completions";
 const STREAM_OPTIONS: &[u8] = br#""stream_options":{"include_usage":true}"#;
 
 /// Header fields with a checksum of the body.
@@ -200,10 +202,14 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
     media_type.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
-/// Whether a path is that of OpenAI's chat completions or completions, whatever is in front of it. Other APIs state the usage of streams
-/// unasked, and refuse fields that they do not know.
+/// Whether a server may read a path as that of OpenAI's chat completions or completions, whatever is in front of it. Other APIs state the
+/// usage of streams unasked, and refuse fields that they do not know.
 fn is_completion(path: &str) -> bool {
-    path.trim_end_matches('/').ends_with("/completions")
+    let is_one = |reading: &str| {
+        let reading = reading.trim_end_matches('/').as_bytes();
+        reading.last_chunk().is_some_and(|end: &[u8; COMPLETIONS.len()]| end.eq_ignore_ascii_case(COMPLETIONS))
+    };
+    PathReadings::new(path).map_or(true, |readings| readings.iter().any(is_one))
 }
 
 /// The body of a streamed completion, changed to ask for the usage, unless it does. It is a valid object.
@@ -333,6 +339,17 @@ mod tests {
             ("/v1/messages", false),
             ("/v1/responses", false),
             ("/completions.html", false),
+            ("/v1/completion\u{17f}", false),
+            // Servers may read these as the first one.
+            ("/v1/chat%2Fcompletions", true),
+            ("/v1/chat%252fcompletions", true),
+            ("/v1/chat\\completions", true),
+            ("/v1/chat/completions;x=1", true),
+            ("/v1/chat/completions//", true),
+            ("/v1/chat/%63ompletions", true),
+            ("/v1/chat/completions/x/..", true),
+            ("/v1/Chat/Completions", true),
+            ("/v1/chat;b%2Fc\\completions", true),
         ] {
             assert_eq!(is_completion(path), asks, "{path}");
         }

@@ -29,6 +29,8 @@ pub(super) struct TokenCount {
     deltas: u64,
     /// The length of these parts, and of events that were too long to be read.
     text_bytes: u64,
+    /// Whether it states a number of output tokens, and not only a first one before the model works.
+    states_output: bool,
     /// Whether the stream has said that it is complete.
     complete: bool,
 }
@@ -46,10 +48,10 @@ impl StatedUsage {
     /// Reads a `usage` object. A number that is negative, no integer or larger than any limit counts as not stated.
     pub(super) fn from_json(usage: &Value) -> Self {
         let number = |name: &str| usage.get(name).and_then(Value::as_u64).filter(|number| *number <= MAX_AMOUNT);
-        // In Anthropic's form, `input_tokens` are those that are neither read from the cache nor written to it.
-        let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"].into_iter().filter_map(number).sum();
-        let input = number("prompt_tokens").or_else(|| number("input_tokens"));
-        let input = input.map(|input| input.saturating_add(cached));
+        // In Anthropic's form, `input_tokens` are those that are neither read from the cache nor written to it. `prompt_tokens` are all.
+        let cached: u64 =
+            ["cache_creation_input_tokens", "cache_read_input_tokens"].into_iter().filter_map(number).sum();
+        let input = number("prompt_tokens").or_else(|| Some(number("input_tokens")?.saturating_add(cached)));
         let output = number("completion_tokens").or_else(|| number("output_tokens"));
         let is_there = |name: &str| usage.get(name).is_some_and(|value| !value.is_null());
         let is_output_unreadable = output.is_none() && (is_there("completion_tokens") || is_there("output_tokens"));
@@ -67,6 +69,11 @@ impl StatedUsage {
     /// Whether the tokens are known from it alone.
     const fn is_sufficient(self) -> bool {
         self.output.is_some() || self.total.is_some() || (self.input.is_some() && !self.is_output_unreadable)
+    }
+
+    /// Whether tokens of an answer are stated.
+    fn has_output(self) -> bool {
+        self.output.unwrap_or(0) > 0 || self.total.unwrap_or(0) > self.input.unwrap_or(0)
     }
 
     /// The input, and the output if it is stated. An input of 0 counts as not stated; it is estimated as at most the total.
@@ -90,8 +97,11 @@ impl TokenCount {
             self.text_bytes = self.text_bytes.saturating_add(data.len() as u64);
             return EventKind::Plain;
         };
-        let usages = [event.get("usage"), event.pointer("/message/usage"), event.pointer("/response/usage")];
-        for usage in usages.into_iter().flatten() {
+        for usage in [event.get("usage"), event.pointer("/response/usage")].into_iter().flatten() {
+            self.add_usage(usage);
+        }
+        // Anthropic's form states an output of 1 at the start, before anything is done.
+        if let Some(usage) = event.pointer("/message/usage") {
             self.stated.merge(StatedUsage::from_json(usage));
         }
         match event.get("choices").and_then(Value::as_array) {
@@ -108,14 +118,21 @@ impl TokenCount {
         self.text_bytes = self.text_bytes.saturating_add(bytes);
     }
 
-    /// Adds the `usage` of a response that is no stream.
+    /// Adds a `usage`, which may be the last one.
     pub(super) fn add_usage(&mut self, usage: &Value) {
-        self.stated.merge(StatedUsage::from_json(usage));
+        let usage = StatedUsage::from_json(usage);
+        self.states_output |= usage.has_output();
+        self.stated.merge(usage);
     }
 
     /// Whether the response states usage.
     pub(super) const fn has_usage(&self) -> bool {
         self.stated.is_sufficient()
+    }
+
+    /// Whether a part of the answer was streamed, or its tokens are stated.
+    pub(super) const fn has_output(&self) -> bool {
+        self.deltas > 0 || self.text_bytes > 0 || self.states_output || self.complete
     }
 
     /// Whether the stream has said that it is complete.
@@ -214,6 +231,11 @@ mod tests {
                 (37, 5),
             ),
             (r#"{"input_tokens":7,"cache_read_input_tokens":null,"output_tokens":5}"#, (7, 5)),
+            // OpenAI's `prompt_tokens` include those of the cache, which some servers state in Anthropic's words beside them.
+            (
+                r#"{"prompt_tokens":100,"completion_tokens":5,"total_tokens":105,"cache_read_input_tokens":90}"#,
+                (100, 5),
+            ),
         ] {
             let mut count = TokenCount::default();
             count.add_usage(&serde_json::from_str(usage).unwrap());
