@@ -131,6 +131,11 @@ fn memory_is_estimated_for_each_rule_and_a_million_subjects() {
     assert!(detail.contains("log 10150"), "{detail}");
     let shared = GOOD.replace("per: ip", "per: []");
     assert!(item(&shared, &redis(), "memory").1.contains("one key for all"));
+    let usage =
+        with_rule("id: tokens, per: tenant, cost: { usage: total }, token_bucket: { capacity: 20, refill: 10/s }");
+    let (_, detail) = item(&usage, &redis(), "memory");
+    let reservations = "; without open reservations (`usage` in tokens), which take 25 bytes a subject and 22 each";
+    assert!(detail.ends_with(&format!("search 130, tokens 130{reservations}")), "{detail}");
 }
 
 #[test]
@@ -166,7 +171,7 @@ fn a_quota_is_no_record_of_what_is_billed() {
         "{detail}"
     );
     assert!(
-        item(&quota, &redis(), "memory").1.contains("hours 164, search 130"),
+        item(&quota, &redis(), "memory").1.contains("hours 170, search 130"),
         "{}",
         item(&quota, &redis(), "memory").1
     );

@@ -4,7 +4,8 @@
 -- KEYS[n+i]  with ANONYMOUS: the overflow bucket to charge if KEYS[i] does not exist, or KEYS[i] again
 -- ARGV[i]    packed doubles: algorithm; operation (3 charge, 4 refund, 5 renew, 7 commit, 9 release); 1 for a bundled refund, 2 for a
 --            bundled place in a queue, else 0; maximum TTL of the state in microseconds, or infinite; for a commit or release the
---            owner, the actual cost, and 1 if the end is remembered, else 0; the arguments of the limit after `units`
+--            owner, the actual cost, and 1 if the end is remembered, plus 2 for an overflow bucket, else 0; the arguments of the limit
+--            after `units`
 -- ARGV[n+1]  tests only: now, in microseconds
 -- Reply      now; 1 if a bundled place has others behind it, so that nothing bundled was given back, 2 if the periods of a quota do not
 --            contain now, so that nothing was changed, else 0; the index of each

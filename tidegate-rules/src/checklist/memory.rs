@@ -22,6 +22,10 @@ const SLOT_BYTES: u64 = 16;
 /// The size of the index of a period: an hour has the most digits.
 const PERIOD_BYTES: u64 = 8;
 
+/// The additional size of a state with open reservations, and of each of them.
+const HOLDS_BYTES: u64 = 25;
+const HOLD_BYTES: u64 = 22;
+
 /// The number of subjects in the estimate.
 const ESTIMATED_SUBJECTS: u64 = 1_000_000;
 
@@ -48,7 +52,19 @@ pub(super) fn item(rules: &[&CompiledRule]) -> ChecklistItem {
             named.join(", ")
         )
     };
-    ChecklistItem::met("memory is estimated", detail)
+    ChecklistItem::met("memory is estimated", detail + &reservations(rules))
+}
+
+/// The size of reservations, which the estimate does not include: nobody knows how many are open at the same time.
+fn reservations(rules: &[&CompiledRule]) -> String {
+    let mut reserving = rules.iter().filter(|rule| rule.matcher.usage.is_some()).map(|rule| rule.matcher.id.as_str());
+    reserving.next().map_or_else(String::new, |first| {
+        let more = if reserving.next().is_some() { " and others" } else { "" };
+        format!(
+            "; without open reservations (`usage` in {first}{more}), which take {HOLDS_BYTES} bytes a subject and \
+             {HOLD_BYTES} each"
+        )
+    })
 }
 
 /// Whether a rule has a key for each subject.
@@ -71,10 +87,11 @@ fn limit_bytes(limit: &Limit) -> u64 {
             let digits = u64::from(window.limit().checked_ilog10().unwrap_or_default()) + 1;
             KEY_BYTES + TEXT_VALUE_BYTES + (digits + 1) * (window.slices() + 1)
         }
-        // The period, and the units used in it and before, as text.
+        // The period, and as text the units used in it and before, and the debt after both. The debt may be more than the limit, but
+        // is almost always less.
         Limit::Quota(quota) => {
             let digits = u64::from(quota.hard_limit().checked_ilog10().unwrap_or_default()) + 1;
-            KEY_BYTES + TEXT_VALUE_BYTES + PERIOD_BYTES + 2 * (digits + 1)
+            KEY_BYTES + TEXT_VALUE_BYTES + PERIOD_BYTES + 4 * (digits + 1)
         }
         Limit::Concurrency(concurrency) => KEY_BYTES + TEXT_VALUE_BYTES + SLOT_BYTES * concurrency.max(),
         _ => KEY_BYTES,

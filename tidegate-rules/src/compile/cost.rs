@@ -2,19 +2,20 @@
 
 use tidegate::attributes::header_attribute;
 use tidegate::spi::MAX_AMOUNT;
+use tidegate::{Algorithm, Limit};
 
 use super::Compiler;
 use crate::cost::{Cost, CostSource, CostTable};
 use crate::expression::Expression;
 use crate::read::Spanned;
 use crate::route_table::RouteTable;
-use crate::schema_types::{self, Amount, CostTableSpec};
+use crate::schema_types::{Amount, CostSpec, CostTableSpec, RuleSpec};
 
 impl Compiler<'_> {
-    pub(super) fn cost(&mut self, spec: &schema_types::CostSpec) -> Option<Cost> {
+    pub(super) fn cost(&mut self, spec: &CostSpec) -> Option<Cost> {
         match spec {
-            schema_types::CostSpec::Number(field) => self.amount(field).map(Cost::Fixed),
-            schema_types::CostSpec::Text(field) => {
+            CostSpec::Number(field) => self.amount(field).map(Cost::Fixed),
+            CostSpec::Text(field) => {
                 let from = CostSource::Expression(self.expression(field)?);
                 Some(Cost::Table(Box::new(CostTable {
                     routes: RouteTable::default(),
@@ -23,7 +24,7 @@ impl Compiler<'_> {
                     max: MAX_AMOUNT,
                 })))
             }
-            schema_types::CostSpec::Map(table) => self.table(table).map(Box::new).map(Cost::Table),
+            CostSpec::Map(table) => self.table(table).map(Box::new).map(Cost::Table),
         }
     }
 
@@ -48,6 +49,22 @@ impl Compiler<'_> {
         let default = spec.default.as_ref().map_or(Some(1), |field| self.amount(field))?;
         let max = spec.max.as_ref().map_or(Some(MAX_AMOUNT), |field| self.amount(field))?;
         Some(CostTable { routes, from, default, max })
+    }
+
+    /// Reports `usage` in a rule with a limit that nothing corrects after the response: the tokens would not be charged there.
+    pub(super) fn check_usage<'l>(&mut self, rule: &RuleSpec, limits: impl IntoIterator<Item = &'l Limit>) {
+        let Some(CostSpec::Map(CostTableSpec { usage: Some(field), .. })) = rule.cost.as_ref().map(|cost| &cost.value)
+        else {
+            return;
+        };
+        let mut algorithms = limits.into_iter().map(Limit::algorithm);
+        if let Some(algorithm) = algorithms.find(|name| matches!(name, Algorithm::LeakyBucket | Algorithm::Concurrency))
+        {
+            let message = format!("the token usage cannot be charged to a `{algorithm}` after the response");
+            let help = "use a `token_bucket`, `fixed_window`, `sliding_log`, `sliding_window` or `quota`, and another rule \
+                        without `usage` for this limit";
+            self.error("cost", &field.span, message).set_help(help);
+        }
     }
 
     /// Reports a cost header that a client could set: it could make its requests free.

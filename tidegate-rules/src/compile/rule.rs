@@ -151,6 +151,8 @@ impl Compiler<'_> {
             let message = "a plan overrides the limit of this rule, which has several";
             self.error("plan-of-several", &spec.id.span, message).set_help("split it into one rule for each limit");
         }
+        let own_limits = limits.iter().flatten();
+        self.check_usage(spec, own_limits.chain(plans.iter().flat_map(|plan| &plan.limits)).map(|(_, limit)| limit));
         let span = |at: Option<Span>| at.unwrap_or_else(|| spec.id.span.clone());
         let policy = policy?;
         let mode = spec.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {

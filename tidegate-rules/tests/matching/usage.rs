@@ -135,3 +135,36 @@ fn the_actual_cost_has_one_source() {
     let report = RuleFile::parse("rules.yaml", &text).unwrap_err();
     assert_eq!((report.problems()[0].code(), report.position(&report.problems()[0])), ("unknown-value", (9, 14)));
 }
+
+/// Nothing corrects a leaky bucket or a concurrency limit after the response, so the actual cost would be lost there.
+#[test]
+fn usage_is_refused_under_limits_that_cannot_be_corrected() {
+    let own = "token_bucket: { capacity: 100k, refill: 1k/s }";
+    for (algorithm, limit) in [
+        ("leaky_bucket", "leaky_bucket: { rate: 1/s, queue: 9 }"),
+        ("concurrency", "concurrency: { max: 9 }"),
+        (
+            "leaky_bucket",
+            "limits: { a: { token_bucket: { capacity: 9, refill: 1/s } }, b: { leaky_bucket: { rate: 1/s, queue: 9 } } }",
+        ),
+    ] {
+        let report = RuleFile::parse("rules.yaml", &RULES.replacen(own, limit, 1)).unwrap_err();
+        let problem = &report.problems()[0];
+        assert_eq!((problem.code(), report.position(problem)), ("cost", (9, 14)), "{report}");
+        let text = report.to_string();
+        assert!(
+            text.contains(&format!("the token usage cannot be charged to a `{algorithm}` after the response")),
+            "{text}"
+        );
+        assert!(text.contains("`token_bucket`, `fixed_window`, `sliding_log`, `sliding_window` or `quota`"), "{text}");
+    }
+    let plans = "\nplans: { free: { tokens: { leaky_bucket: { rate: 1/s, queue: 9 } } } }";
+    let report = RuleFile::parse("rules.yaml", &format!("{}{plans}", RULES.trim_end())).unwrap_err();
+    assert_eq!((report.problems()[0].code(), report.position(&report.problems()[0])), ("cost", (9, 14)), "{report}");
+    for limit in ["fixed_window: { limit: 9k, window: 1m }", "quota: { amount: 9k, period: day }"] {
+        rules(&RULES.replacen(own, limit, 1));
+    }
+    // A rule without `usage` beside it may have such a limit.
+    let plain = RULES.rfind(own).unwrap();
+    rules(&format!("{}concurrency: {{ max: 9 }}{}", &RULES[..plain], &RULES[plain + own.len()..]));
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::spi::algorithm::{self, Op, StateView, Take};
-use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Store};
+use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Role, Store};
 use tidegate::{CheckResult, Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
 
@@ -44,7 +44,7 @@ pub(super) struct DescriptorPlan<'r> {
 pub(super) enum DeniedHits {
     /// They count nothing.
     Ignored,
-    /// They fill the limit if they exceed it. If another limit denies the request, they count nothing.
+    /// They fill the limit if they exceed it and it is [the one to fill](PlanOutcome::is_to_be_filled).
     FillExceeded,
     /// They count, whichever limit denies the request.
     Counted,
@@ -119,8 +119,8 @@ pub(super) fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor)
 
 /// Whether the request may be a charge: every descriptor has hits of its own. Envoy sends them after the response
 /// (`apply_on_stream_done`), when they are already used and a denial prevents nothing. Nothing else marks such a request, and a route whose
-/// entries all have a `hits_addend` sends the same before the response. So such hits fill only limits that they exceed: a client over its own
-/// limit must not use up one that it shares with others.
+/// entries all have a `hits_addend` sends the same before the response. So such hits fill only limits that they exceed, and only one of those
+/// that deny: a client over its own limit must not use up one that it shares with others.
 pub(super) fn is_charge(request: &RateLimitRequest) -> bool {
     request.descriptors.iter().all(|descriptor| descriptor.hits_addend.is_some_and(|hits| hits.value > 0))
 }
@@ -229,12 +229,9 @@ impl DescriptorPlan<'_> {
         let decision = outcome.consumed.as_ref();
         let is_consumed =
             |index: &usize| decision.and_then(|decision| decision.check(*index)).is_some_and(CheckResult::is_consumed);
-        let is_exceeded = |index: &usize| {
-            decision.and_then(|decision| decision.check(*index)).is_some_and(|check| !check.outcome().admitted)
-        };
         let counts = match self.denied_hits {
             DeniedHits::Ignored => false,
-            DeniedHits::FillExceeded => self.checks.iter().any(is_exceeded),
+            DeniedHits::FillExceeded => self.checks.iter().any(|index| outcome.is_to_be_filled(*index)),
             DeniedHits::Counted => !self.checks.is_empty(),
         };
         counts && !self.checks.iter().all(is_consumed)
@@ -265,6 +262,18 @@ async fn refund<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Box<D
 }
 
 impl PlanOutcome {
+    /// Whether the denied hits of a charge fill the limit of this check. They fill one of the limits that deny the request, so that it denies
+    /// the next one: none if one is full already, else the smallest, since a limit of one client is smaller than one of many. If no limit
+    /// denies the request by itself, they fill all that they exceed: limits in shadow mode, and quotas, which deny only together.
+    fn is_to_be_filled(&self, index: usize) -> bool {
+        let Some(decision) = &self.consumed else { return false };
+        let Some(check) = decision.check(index) else { return false };
+        let is_exceeded = |check: &&CheckResult| !check.outcome().admitted;
+        let denying = decision.checks().iter().filter(|check| check.role() == Role::Enforced).filter(is_exceeded);
+        let filled = denying.min_by_key(|check| (check.outcome().remaining > 0, check.outcome().limit));
+        filled.map_or_else(|| is_exceeded(&check), |filled| std::ptr::eq(filled, check))
+    }
+
     /// The decision for descriptors of this mode.
     pub(super) fn decision(&self, mode: HitsMode) -> Option<&Decision> {
         match mode {

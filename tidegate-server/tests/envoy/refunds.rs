@@ -211,6 +211,45 @@ async fn a_client_over_its_own_limit_does_not_use_up_a_shared_one_whatever_hits_
     }
 }
 
+/// Both limits deny: the client has 100 hits of its own left, or none, and all clients together have 150 or 50.
+#[tokio::test]
+async fn a_request_that_exceeds_several_limits_fills_only_the_smallest_and_none_if_one_is_full() {
+    let mut client = EnvoyClient::with_config(LIMITS).await;
+    let route = || with_hits(with_hits(hit("edge", &[&[("used", "v")], &[("all", "v")]]), 0, 200), 1, 200);
+    assert!(client.summary(hits("used", 900)).await.starts_with("OK: OK 100/1000"));
+    assert!(client.summary(hits("all", 4850)).await.starts_with("OK: OK 150/5000"));
+    for _ in 0..20 {
+        let over = "OVER_LIMIT: OVER_LIMIT 0/1000 MINUTE 40s, OVER_LIMIT 150/5000 MINUTE 40s";
+        assert_eq!(client.summary(route()).await, over);
+    }
+    assert_eq!(client.summary(hits("all", 150)).await, "OK: OK 0/5000 MINUTE 40s");
+    // The limit of the client is the larger one, as one per day is beside one per minute, and is full.
+    let mut client = EnvoyClient::with_config(LIMITS).await;
+    assert!(client.summary(hits("all", 5000)).await.starts_with("OK: OK 0/5000"));
+    assert!(client.summary(hits("used", 950)).await.starts_with("OK: OK 50/1000"));
+    let over = "OVER_LIMIT: OVER_LIMIT 50/1000 MINUTE 40s, OVER_LIMIT 0/5000 MINUTE 40s";
+    assert_eq!(client.summary(route()).await, over);
+    assert_eq!(client.summary(hits("used", 50)).await, "OK: OK 0/1000 MINUTE 40s");
+    // A limit in shadow mode neither takes the place of the limit that denies nor is filled beside it.
+    let beside = || with_hits(with_hits(hit("edge", &[&[("dark", "v")], &[("all", "w")]]), 0, 3000), 1, 3000);
+    assert_eq!(client.summary(hits("all", 0)).await, "OVER_LIMIT: OVER_LIMIT 0/5000 MINUTE 40s");
+    assert!(client.summary(with_hits(hit("edge", &[&[("all", "w")]]), 0, 4000)).await.starts_with("OK: OK 1000/5000"));
+    assert_eq!(client.summary(beside()).await, "OVER_LIMIT: OK 1000/1000 MINUTE 40s, OVER_LIMIT 0/5000 MINUTE 40s");
+}
+
+/// Quotas deny a request only together, so a charge that exceeds all of them fills all of them.
+#[tokio::test]
+async fn a_charge_that_exceeds_all_quotas_fills_all_of_them() {
+    let quotas = "domain: edge\ndescriptors:
+  - { key: one, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 100 } }
+  - { key: two, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 200 } }\n";
+    let mut client = EnvoyClient::with_config(quotas).await;
+    let both = |hits| with_hits(with_hits(hit("edge", &[&[("one", "v")], &[("two", "v")]]), 0, hits), 1, hits);
+    let over = "OVER_LIMIT: OVER_LIMIT 0/100 MINUTE 40s, OVER_LIMIT 0/200 MINUTE 40s";
+    assert_eq!(client.summary(both(300)).await, over);
+    assert_eq!(client.summary(both(0)).await, over);
+}
+
 /// A client over its own limit must not use up a limit that it shares with others.
 #[tokio::test]
 async fn a_denied_request_that_is_no_charge_counts_nothing_however_many_hits_it_has() {

@@ -88,7 +88,7 @@ impl<S: Store> Limiter<S> {
 
     /// Ends `reservation` and charges `cost`, which may be less or more than was reserved, under every rule without a
     /// [cost of its own](crate::Rule::has_own_cost). Those are charged what was reserved. If more was consumed than is left, what is left
-    /// is charged.
+    /// is charged; under a quota all of it is, and what exceeds the quota is debt, which the next periods pay.
     ///
     /// The cost belongs to the window in which the reservation was made. Under a fixed window that is over, nothing is charged.
     pub async fn commit(&self, reservation: &Reservation, cost: u64) -> Result<(), ReservationError> {

@@ -14,7 +14,6 @@ use tidegate::{Limiter, Outstanding, ReservationError};
 use super::input::{ActualCost, CheckCall, CommitCall, ReserveCall};
 use super::{BadRequest, plan, rejected, uncounted_plan};
 use crate::check_response::CheckResponse;
-use crate::duration_text::whole_millis;
 use crate::serve::engine::Engine;
 use crate::serve::instrumented_store::InstrumentedStore;
 use crate::serve::json_body::JsonBody;
@@ -101,7 +100,7 @@ fn outstanding_json(one: &Outstanding) -> Value {
         "name": one.limit_name.as_str(),
         "reservations": one.reservations,
         "units": one.units,
-        "oldest_expires_in_ms": one.oldest_ends_after.map(whole_millis),
+        "oldest_expires_in_ms": one.oldest_ends_after.map(millis_rounded_down),
     })
 }
 
@@ -138,7 +137,7 @@ fn refused(engine: &Engine, limiter: &Limiter<InstrumentedStore>, problem: &Rese
             ReservationOutcome::Ended,
             StatusCode::CONFLICT,
             "reservation_ended",
-            "The reservation was committed with another cost or released before. Nothing was changed.",
+            "The reservation was committed with another cost or released before. What has ended is unchanged.",
         ),
         ReservationProblem::Refused(ReservationError::KeyReused) => (
             ReservationOutcome::KeyReused,

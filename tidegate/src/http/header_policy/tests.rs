@@ -250,6 +250,25 @@ fn revisions_with_the_same_format_parse_as_one_draft() {
 }
 
 /// In Berlin the month ends two hours before the month in UTC.
+/// 12 units are charged to a quota of 5 a month: September has 5 of them, October pays 5, November 2.
+#[test]
+fn a_quota_in_debt_names_the_period_in_which_the_request_passes_and_one_with_reservations_a_second() {
+    let periods = Periods::new(Period::Month, "Europe/Berlin", None).unwrap();
+    let rules = RuleSet::new([Rule::new("month", Limit::quota(5, periods).unwrap())]).unwrap();
+    let limiter = Limiter::new(rules, store());
+    let request = Request::new("").with_cost(3);
+    let reservation = limiter.reserve_now(&request, None).unwrap().reservation().unwrap();
+    let reserved = HeaderPolicy::new().headers(&limiter.check_now(&request));
+    assert_eq!((field(&reserved, "retry-after"), field(&reserved, "retry-after-ms")), (Some("1"), Some("1000")));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let committed = std::pin::pin!(limiter.commit(&reservation, 12)).poll(&mut context);
+    assert!(matches!(committed, std::task::Poll::Ready(Ok(()))));
+    let in_debt = HeaderPolicy::new().headers(&limiter.check_now(&request));
+    // November begins 2026-10-31 23:00 in UTC, and December 2026-11-30 23:00.
+    assert_eq!(field(&in_debt, "retry-after"), Some((1_793_487_600_u64 - 1_790_000_000).to_string().as_str()));
+    assert_eq!(field(&in_debt, "x-ratelimit-reset"), Some("1796079600"));
+}
+
 #[test]
 fn a_quota_names_the_end_of_its_period_and_says_when_its_grace_is_used() {
     let periods = Periods::new(Period::Month, "Europe/Berlin", None).unwrap();

@@ -106,8 +106,11 @@ async fn every_step_can_be_repeated_and_counts_once() {
         assert_eq!(api.commit(&first, 150).await, (200, json!({ "committed": true })));
         assert_eq!(api.left().await, 850);
     }
-    // Another end, or a new beginning, is refused and changes nothing.
-    assert_eq!(error(api.commit(&first, 151).await), ended());
+    // Another end, or a new beginning, is refused, and the end stays as it was. A limit that has lost its end may be charged now, so the
+    // message does not promise that nothing has changed.
+    let (status, refusal) = api.commit(&first, 151).await;
+    assert!(refusal["message"].as_str().unwrap().ends_with("What has ended is unchanged."), "{refusal}");
+    assert_eq!(error((status, refusal)), ended());
     assert_eq!(error(api.release_reservation(&first).await), ended());
     assert_eq!(error(api.reserve("a", 400).await), ended());
     let second = api.reserved("b", 10).await;
@@ -262,6 +265,11 @@ async fn outstanding_lists_each_limit_and_when_the_oldest_runs_out() {
     let body = json!({ "action": "complete", "tenant": "acme" });
     let of = |name| json!({ "rule": "tokens", "name": name, "reservations": 2, "units": 300, "oldest_expires_in_ms": 299_000 });
     assert_eq!(api.post("/v1/quotas/outstanding", &body).await.1, json!({ "outstanding": [of(""), of("day")] }));
+    // Both times are rounded down: nobody may rely on more time than there is.
+    api.clock.advance(MICROSECOND);
+    let again = api.reserve("a", 100).await.1["reservation"]["expires_in_ms"].clone();
+    let oldest = api.post("/v1/quotas/outstanding", &body).await.1["outstanding"][0]["oldest_expires_in_ms"].clone();
+    assert_eq!((again, oldest), (json!(298_999), json!(298_999)));
     api.clock.advance(TTL);
     let (_, answer) = api.post("/v1/quotas/outstanding", &body).await;
     assert_eq!(
