@@ -1,5 +1,5 @@
-"""A stand-in for the API of a language model, in OpenAI's and in Anthropic's form. It answers with as many words as `max_tokens` asks for,
-20 if it does not, and every word is a token.
+"""A stand-in for the API of a language model: OpenAI's chat completions and responses, and Anthropic's messages. It answers with as many
+words as `max_tokens` or `max_output_tokens` asks for, 20 without either, and every word is a token.
 
     python3 upstream.py [PORT]
 """
@@ -18,12 +18,14 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         try:
             request = json.loads(body)
-            words = min(int(request.get("max_tokens", 20)), MAX_WORDS)
+            words = min(int(request.get("max_tokens", request.get("max_output_tokens", 20))), MAX_WORDS)
         except (ValueError, TypeError, AttributeError):
             return self.answer(400, {"error": {"message": "The body is not a request."}})
         prompt = len(body.split())
         if self.path == "/v1/chat/completions":
             self.chat(request, prompt, words)
+        elif self.path == "/v1/responses":
+            self.responses(request, prompt, words)
         elif self.path == "/v1/messages":
             self.messages(request, prompt, words)
         else:
@@ -40,6 +42,21 @@ class Handler(BaseHTTPRequestHandler):
         if (request.get("stream_options") or {}).get("include_usage"):
             self.send_event({"object": "chat.completion.chunk", "choices": [], "usage": usage})
         self.send_chunk(b"data: [DONE]\n\n")
+        self.send_chunk(b"")
+
+    def responses(self, request, prompt, words):
+        content = [{"type": "output_text", "text": "word " * words}]
+        usage = {"input_tokens": prompt, "output_tokens": words, "total_tokens": prompt + words}
+        response = {"object": "response", "output": [{"type": "message", "content": content}], "usage": usage}
+        if not request.get("stream"):
+            return self.answer(200, response)
+        self.begin_stream()
+        self.send_event({"type": "response.created", "response": {"object": "response"}}, "response.created")
+        for _ in range(words):
+            self.send_event({"type": "response.output_text.delta", "delta": "word "}, "response.output_text.delta")
+        # A real API repeats the output here, too.
+        completed = {"type": "response.completed", "response": {"object": "response", "usage": usage}}
+        self.send_event(completed, "response.completed")
         self.send_chunk(b"")
 
     def messages(self, request, prompt, words):

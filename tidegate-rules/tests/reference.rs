@@ -34,8 +34,10 @@ fn json(text: &str) -> serde_json::Value {
 fn the_schema_accepts_the_files_of_the_reference_and_the_examples() {
     let schema = serde_json::from_str(&schema()).expect("JSON");
     let validator = jsonschema::validator_for(&schema).expect("a schema");
-    let examples = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples")).expect("examples");
-    let paths = examples.map(|entry| entry.expect("an entry").path());
+    let examples =
+        ["/../examples", "/../examples/llm-gateway"].map(|folder| [env!("CARGO_MANIFEST_DIR"), folder].concat());
+    let entries = examples.into_iter().flat_map(|folder| std::fs::read_dir(folder).expect("examples"));
+    let paths = entries.map(|entry| entry.expect("an entry").path());
     let rules = paths.filter(|path| {
         path.extension().is_some_and(|yaml| yaml == "yaml") && !path.to_string_lossy().ends_with(".test.yaml")
     });
@@ -58,6 +60,10 @@ fn the_schema_rejects_what_the_parser_rejects() {
         "rules: [{ id: a, token_bucket: { capacity: 1, refill: 1/s } }]",
         "rules: [{ id: a, per: [], mode: of, token_bucket: { capacity: 1, refill: 1/s } }]",
         "rules: [{ id: a, per: [], token_bucket: { capacity: -1, refill: 1/s } }]",
+        "rules: [{ id: a, per: [], quota: { amount: 1 } }]",
+        "rules: [{ id: a, per: [], quota: { amount: 1, period: fortnight } }]",
+        "rules: [{ id: a, per: [], quota: { amount: 1, period: day, zone: UTC } }]",
+        "rules: [{ id: a, per: [], cost: { usage: all }, token_bucket: { capacity: 1, refill: 1/s } }]",
         "rules: [{ id: a, per: [], concurrency: { max: 65536 } }]",
         "rules: [{ id: a, per: [ip], sliding_log: { limit: 1, window: 1s }, penalty: { after: 0, block: 1m, max: 1h } }]",
         "rules: [{ id: a, per: [ip], sliding_log: { limit: 1, window: 1s }, penalty: { after: 101, block: 1m, max: 1h } }]",

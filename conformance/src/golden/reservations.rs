@@ -25,12 +25,14 @@ impl Row {
         None
     }
 
-    /// Ends a reservation, as another process does that has only its bytes: `commit row NUMBER at COST` or `drop row NUMBER`.
+    /// Ends a reservation, as another process does that has only its bytes: `commit row NUMBER at COST` or `release
+    /// row NUMBER`. Other rows that release are about slots.
     pub(super) async fn end_reservation<S: Store>(&self, limiter: &Limiter<S>, reservations: &Reservations) -> bool {
         let ask = self.cell("ask");
         let commit = ask.strip_prefix("commit row ").and_then(|words| words.split_once(" at "));
-        let Some(row) = commit.map(|(row, _)| row).or_else(|| ask.strip_prefix("drop row ")) else { return false };
-        let receipt = Receipt::from_bytes(&reservations[&row.parse().unwrap()].stored().to_bytes()).unwrap();
+        let Some(row) = commit.map(|(row, _)| row).or_else(|| ask.strip_prefix("release row ")) else { return false };
+        let Some(reservation) = reservations.get(&row.parse().unwrap()) else { return false };
+        let receipt = Receipt::from_bytes(&reservation.stored().to_bytes()).unwrap();
         let reservation = Reservation::from_stored(receipt, limiter.rules()).unwrap();
         let result = match commit {
             Some((_, cost)) => limiter.commit(&reservation, cost.parse().unwrap()).await,
@@ -38,7 +40,7 @@ impl Row {
         };
         let answer = match result {
             Ok(()) if commit.is_some() => "committed",
-            Ok(()) => "dropped",
+            Ok(()) => "released",
             Err(ReservationError::NotFound) => "not found",
             Err(ReservationError::AlreadyEnded) => "already ended",
             Err(error) => panic!("line {}: {error}", self.line),

@@ -1,9 +1,11 @@
-//! Reservations: repeated ones, and those that end in the background.
+//! Reservations: repeated ones, those that the store has lost, and those that end in the background.
+
+use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{MAX_WAIT, key_name, left, long_timeout_options, on_every_store};
 use tidegate::spi::Store;
-use tidegate::{Limit, Limiter, Period, Periods, Rate, Request, Rule, RuleSet, Timestamp};
+use tidegate::{Limit, Limiter, Period, Periods, Rate, Request, ReservationError, Rule, RuleSet, Timestamp};
 use tidegate_redis::RedisStore;
 
 /// Otherwise one hold would stand for two actions, and the second would take no place in its queue.
@@ -26,6 +28,30 @@ async fn the_same_idempotency_key_under_other_limits_is_another_reservation() {
         let peek = limiter.peek(&request("b")).await.unwrap();
         let remaining: Vec<u64> = peek.checks().iter().map(|check| check.outcome().remaining).collect();
         assert_eq!(remaining, [80, 20]);
+    })
+    .await;
+}
+
+/// A failover may lose holds that had not reached the replica.
+#[tokio::test]
+async fn a_commit_of_a_hold_that_the_store_has_lost_charges_only_limits_that_have_theirs() {
+    on_every_store(async |fixture| {
+        let window = Limit::fixed_window(100, Duration::from_secs(100_000)).unwrap();
+        let limiter = fixture.limiter_of([Rule::new("all", window), Rule::new("a", window).with_action("a")]);
+        let request = Request::new("a").with_cost(60);
+        let reserve = async || limiter.reserve(&request, Some("K1")).await.unwrap().reservation().unwrap();
+        let left = async || {
+            let peek = limiter.peek(&request).await.unwrap();
+            peek.checks().iter().map(|check| check.outcome().remaining).collect::<Vec<_>>()
+        };
+        let lost = reserve().await;
+        limiter.forget(&request).await.unwrap();
+        assert!(matches!(limiter.commit(&lost, 60).await, Err(ReservationError::NotFound)));
+        assert_eq!(left().await, [100, 100]);
+        let half_lost = reserve().await;
+        limiter.forget(&Request::new("b")).await.unwrap();
+        limiter.commit(&half_lost, 60).await.unwrap();
+        assert_eq!(left().await, [100, 40]);
     })
     .await;
 }

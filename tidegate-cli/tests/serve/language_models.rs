@@ -49,7 +49,7 @@ fn tokens_left(server: &Running, tenant: &str) -> i64 {
 }
 
 #[test]
-fn the_example_counts_the_tokens_of_streams_and_answers_in_both_forms() {
+fn the_example_counts_the_tokens_of_streams_and_answers_of_each_api() {
     let upstream = Upstream::start();
     let rules = example("rules.yaml");
     let gateway = ["--gateway", "127.0.0.1:0", "--upstream", &upstream.url];
@@ -63,10 +63,13 @@ fn the_example_counts_the_tokens_of_streams_and_answers_in_both_forms() {
     for (path, stream) in [
         ("/v1/chat/completions", false),
         ("/v1/chat/completions", true),
+        ("/v1/responses", false),
+        ("/v1/responses", true),
         ("/v1/messages", false),
         ("/v1/messages", true),
     ] {
-        let (status, body) = post(path, "acme", &json!({ "model": "m", "max_tokens": 50, "stream": stream }));
+        let max = if path == "/v1/responses" { "max_output_tokens" } else { "max_tokens" };
+        let (status, body) = post(path, "acme", &json!({ "model": "m", max: 50, "stream": stream }));
         assert_eq!(status, 200, "{body}");
         assert_eq!(body.matches("word ").count(), 50, "{body}");
         assert_eq!(body.contains("prompt_tokens"), !stream && path.contains("chat"), "{body}");

@@ -160,6 +160,30 @@ fn changed_certificates_are_loaded_and_broken_ones_are_not() {
     assert!(exchange(&server.grpc, &authority, None, HTTP2).is_ok());
 }
 
+/// Without `--upstream-ca`. The upstream is a second server, which the gateway reaches by `https://`.
+#[test]
+fn an_upstream_is_trusted_if_an_authority_of_the_system_has_signed_its_certificate() {
+    let authority = Authority::new();
+    let folder = folder(&authority);
+    let upstream = start(&folder, &[]);
+    let address = format!("https://localhost:{}", upstream.http.rsplit(':').next().unwrap());
+    for (signer, status) in [(&authority, 200), (&Authority::new(), 502)] {
+        let file = folder.path().join("system.pem");
+        fs::write(&file, signer.certificate.pem()).unwrap();
+        let mut command = crate::serve(&["--gateway", "127.0.0.1:0", "--upstream", &address]);
+        command.env("SSL_CERT_FILE", &file).env_remove("SSL_CERT_DIR");
+        let gateway = Running::start_command(command);
+        assert_eq!(crate::ask(&gateway.gateway, "GET", "/healthz", "").0, status);
+    }
+    // Without any authority it does not start.
+    fs::write(folder.path().join("system.pem"), "").unwrap();
+    let mut command = crate::serve(&["--gateway", "127.0.0.1:0", "--upstream", &address]);
+    command.env("SSL_CERT_FILE", folder.path().join("system.pem")).env_remove("SSL_CERT_DIR");
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("the certificate authorities of the system: "), "{error}");
+}
+
 #[test]
 fn errors_name_the_certificate_file() {
     let authority = Authority::new();

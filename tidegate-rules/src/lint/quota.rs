@@ -1,4 +1,4 @@
-//! Lints about quotas: a grace that is the larger part, and quotas that anybody gets anew.
+//! Lints about quotas: a grace above the amount, and quotas of unauthenticated subjects, who get a new one with each new identity.
 
 use tidegate::Limit;
 

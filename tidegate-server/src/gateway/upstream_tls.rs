@@ -1,4 +1,5 @@
-//! `UpstreamTls`: whom the gateway trusts to be its upstream, and the certificate that it shows there itself.
+//! `UpstreamTls`: the certificate authorities that the gateway accepts for its upstream, and its own client certificate. The files
+//! are read once, at the start.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

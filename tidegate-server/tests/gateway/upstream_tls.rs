@@ -1,4 +1,4 @@
-//! Upstreams with TLS: whom the gateway trusts, what it shows, and what its log says of failures.
+//! Upstreams with TLS: the authorities that the gateway accepts, the certificate that it sends, and its log of failures.
 
 use std::cell::RefCell;
 use std::io;

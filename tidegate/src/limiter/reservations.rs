@@ -118,7 +118,9 @@ impl<S: Store> Limiter<S> {
         let not_found = stored.iter().zip(endings).filter(|(_, ending)| *ending == HoldEnding::NotFound);
         let lost: Vec<_> = not_found.map(|(commit, _)| commit).filter(|commit| commit.is_hold_ending()).collect();
         if let Some(observer) = &self.observer {
-            lost.iter().for_each(|commit| observer.hold_lost(commit.gate.rule()));
+            for commit in &lost {
+                observer.hold_lost(commit.gate.rule());
+            }
         }
         let charges: Vec<_> = lost.into_iter().filter_map(Adjustment::charge_without_hold).collect();
         // A charge that may have been made must not be repeated; its failure is reported to the observer.
@@ -276,9 +278,9 @@ impl<S: Borrow<MemoryStore>> Limiter<S> {
 impl<S> Limiter<S> {
     /// The plan as a reservation.
     ///
-    /// The owner stands for the idempotency key and for all enforced limits with their subjects. So whoever finds one of its holds repeats
-    /// the same reservation: what is missing was lost, or never made by another part of a cluster, and is completed. A request under
-    /// other limits never counts as a repeat that has been paid for.
+    /// The owner stands for the idempotency key and for all enforced limits with their subjects. So a call that finds a hold of its owner
+    /// repeats the same reservation: a hold that is missing was lost, or never made in another slot of a cluster, and is made now. A
+    /// request under other limits has another owner, and is never taken for a repeat.
     fn reservation_plan<'r>(&self, plan: Plan<'r>, idempotency_key: Option<&str>) -> Plan<'r> {
         let owner = idempotency_key.map(|idempotency_key| {
             // Shadow checks affect no request.

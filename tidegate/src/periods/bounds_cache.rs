@@ -58,11 +58,8 @@ impl BoundsCache {
 
     #[cold]
     fn replace(&self, bounds: PeriodBounds) -> PeriodBounds {
-        if bounds.index.is_multiple_of(2) {
-            self.even.write(bounds)
-        } else {
-            self.odd.write(bounds)
-        }
+        let cached = if bounds.index.is_multiple_of(2) { &self.even } else { &self.odd };
+        cached.write(bounds);
         bounds
     }
 }

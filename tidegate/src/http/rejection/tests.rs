@@ -166,6 +166,7 @@ fn an_overload_is_a_503_that_says_so() {
          later.\",\"retry_after\":1,\"retry_after_ms\":1000}"
     );
     assert_eq!((rejection.status, field(&rejection, "retry-after")), (503, Some("1")));
+    assert_eq!(field(&rejection, "retry-after-ms"), Some("1000"));
     let problem: Value = serde_json::from_str(&HeaderPolicy::new().reject_unavailable(&error, PROBLEM).body).unwrap();
     assert_eq!((&problem["title"], &problem["status"]), (&Value::from("Overloaded"), &Value::from(503)));
 }
