@@ -9,10 +9,14 @@
 //! leads to one call of it, whatever client and upstream do.
 
 mod json_usage;
+mod lenient_json;
+mod long_event;
 mod metered_body;
 mod object_members;
 mod request;
 mod sse;
+mod stated_usage;
+mod stream_event;
 mod strict_json;
 mod token_count;
 

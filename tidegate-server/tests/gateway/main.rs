@@ -20,6 +20,7 @@ mod smuggling;
 mod streaming;
 mod token_floods;
 mod token_requests;
+mod token_streams;
 mod tokens;
 mod upgrades;
 mod upstream_tls;

@@ -101,7 +101,7 @@ pub(crate) fn request(path: &str, lines: &str, body: &str) -> String {
 }
 
 /// The body of a response without the lines of its chunks.
-fn unchunked(response: &str) -> String {
+pub(crate) fn unchunked(response: &str) -> String {
     let (head, mut body) = response.split_once("\r\n\r\n").unwrap();
     if !head.contains("chunked") {
         return body.to_owned();

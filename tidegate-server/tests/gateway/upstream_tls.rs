@@ -27,13 +27,13 @@ use crate::upgrades::{UPGRADE_REQUEST, UPGRADE_RESPONSE};
 use crate::{RawConnection, START, get, limits, listener, mirror};
 
 /// A certificate authority, whose certificates are in files.
-struct Authority {
+pub(crate) struct Authority {
     folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (folder, key) = (tempfile::tempdir().unwrap(), KeyPair::generate().unwrap());
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -59,7 +59,7 @@ impl Authority {
     }
 
     /// The configuration of a server with a certificate for `name`; `clients` must have signed those of its clients.
-    fn server(&self, name: &str, protocol: &[u8], clients: Option<&Self>) -> Arc<ServerConfig> {
+    pub(crate) fn server(&self, name: &str, protocol: &[u8], clients: Option<&Self>) -> Arc<ServerConfig> {
         let (certificate, key) = self.certificate(name, ExtendedKeyUsagePurpose::ServerAuth);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
@@ -79,13 +79,13 @@ impl Authority {
         Arc::new(config)
     }
 
-    fn files(&self) -> UpstreamTlsFiles {
+    pub(crate) fn files(&self) -> UpstreamTlsFiles {
         UpstreamTlsFiles::new().with_ca(self.ca())
     }
 }
 
 /// Accepts TLS connections. One whose handshake fails stays open until the client has read why.
-async fn accept<F>(
+pub(crate) async fn accept<F>(
     config: Arc<ServerConfig>,
     serve: impl Fn(TlsStream<tokio::net::TcpStream>) -> F + Send + 'static,
 ) -> SocketAddr

@@ -1,28 +1,34 @@
-//! `UsageScanner`: finds the `usage` of a JSON response as its bytes arrive. It keeps no more than that object, however long the response is.
+//! `UsageScanner`: finds the `usage` of a JSON response, or of an event that is too long to be kept, as its bytes arrive. It keeps no more
+//! than that object, however long the text is.
 
-use serde_json::Value;
-
+use super::lenient_json::Lenient;
+use super::stream_event::EventType;
 use super::token_count::TokenCount;
 
-/// The name of the object.
-const NAME: &[u8] = b"usage";
+/// The object with the usage. An event of OpenAI's responses has it within `response`.
+const USAGE: &[u8] = b"usage";
+const RESPONSE: &[u8] = b"response";
+const TYPE: &[u8] = b"type";
 
-/// The longest one that is read.
-const MAX_USAGE_BYTES: usize = 64 * 1024;
+/// The longest `usage` that is read.
+pub(super) const MAX_USAGE_BYTES: usize = 64 * 1024;
 
-/// Reads the outermost object of a response.
+/// Reads the outermost object of a text.
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(super) struct UsageScanner {
     depth: u32,
+    /// The depth of the object whose names are read: 1, or 2 within `response`. 0 if the outermost value is none.
+    level: u32,
     in_string: bool,
     escaped: bool,
-    /// Whether the next string of the outermost object is a name.
+    /// Whether the next string of that object is a name.
     expects_name: bool,
     /// The beginning of the last name.
     name: Vec<u8>,
-    /// The bytes of the value so far, if it is the usage.
+    /// The bytes of its value so far, if that is read.
     value: Option<Vec<u8>>,
+    event_type: Option<EventType>,
     complete: bool,
 }
 
@@ -42,14 +48,20 @@ impl UsageScanner {
         self.complete
     }
 
+    /// The `type` of the outermost object, as soon as it is read.
+    pub(super) const fn event_type(&self) -> Option<EventType> {
+        self.event_type
+    }
+
     fn read(&mut self, byte: u8, count: &mut TokenCount) {
-        let ends_value = !self.in_string && self.depth == 1 && matches!(byte, b',' | b'}');
-        if ends_value {
+        let is_at_level = !self.in_string && self.depth == self.level;
+        if is_at_level && matches!(byte, b',' | b'}') {
             self.end_value(count);
         } else if let Some(value) = &mut self.value {
-            value.push(byte);
-            if value.len() > MAX_USAGE_BYTES {
+            if value.len() == MAX_USAGE_BYTES {
                 self.value = None;
+            } else {
+                value.push(byte);
             }
         }
         if self.in_string {
@@ -59,27 +71,31 @@ impl UsageScanner {
         match byte {
             b'"' => {
                 self.in_string = true;
-                if self.depth == 1 && self.expects_name {
+                if is_at_level && self.expects_name {
                     self.name.clear();
                 }
             }
             b'{' | b'[' => {
-                self.depth = self.depth.saturating_add(1);
-                if self.depth == 1 {
-                    self.expects_name = byte == b'{';
+                let is_response = self.level == 1 && !self.expects_name && self.name == RESPONSE;
+                if byte == b'{' && is_at_level && (self.level == 0 || is_response) {
+                    self.level += 1;
+                    self.expects_name = true;
                 }
+                self.depth = self.depth.saturating_add(1);
             }
             b'}' | b']' => {
+                if is_at_level && self.level == 2 {
+                    self.level = 1;
+                }
                 self.depth = self.depth.saturating_sub(1);
                 self.complete = self.depth == 0;
             }
-            b':' if self.depth == 1 => {
+            b':' if is_at_level => {
                 self.expects_name = false;
-                if self.name == NAME {
-                    self.value = Some(Vec::new());
-                }
+                let is_read = self.name == USAGE || (self.level == 1 && self.name == TYPE);
+                self.value = is_read.then(Vec::new);
             }
-            b',' if self.depth == 1 => self.expects_name = true,
+            b',' if is_at_level => self.expects_name = true,
             _ => {}
         }
     }
@@ -94,16 +110,20 @@ impl UsageScanner {
             }
             _ => {}
         }
-        if self.depth == 1 && self.expects_name && self.name.len() <= NAME.len() {
+        if self.depth == self.level && self.expects_name && self.name.len() <= RESPONSE.len() {
             self.name.push(byte);
         }
     }
 
     fn end_value(&mut self, count: &mut TokenCount) {
-        self.name.clear();
-        if let Some(usage) = self.value.take().and_then(|value| serde_json::from_slice::<Value>(&value).ok()) {
-            count.add_usage(&usage);
+        if let Some(value) = self.value.take() {
+            if self.name == TYPE {
+                self.event_type = serde_json::from_slice(&value).ok().map(|Lenient(event_type)| event_type);
+            } else if let Ok(Lenient(Some(usage))) = serde_json::from_slice(&value) {
+                count.add_usage(usage);
+            }
         }
+        self.name.clear();
     }
 }
 
@@ -135,6 +155,8 @@ mod tests {
             format!("{{\n  \"a\": \"}}\\\"{{,\",\n  \"usage\": {USAGE}\n}}\n"),
             format!(r#"{{"usage":{{"prompt_tokens":1}},"usage":{USAGE}}}"#),
             format!(r#"{{"choices":[{{"usage":{{"prompt_tokens":99}}}}],"usage":{USAGE}}}"#),
+            format!(r#"{{"response":{{"a":{{"usage":{{"prompt_tokens":99}}}},"usage":{USAGE}}},"b":[1]}}"#),
+            format!(r#"{{"response":{{}},"a":{{"usage":{{"prompt_tokens":99}}}},"usage":{USAGE}}}"#),
         ] {
             assert_eq!(scan(&text), (Some((7, 5)), true), "{text}");
         }
@@ -150,6 +172,10 @@ mod tests {
             (r#"{"usage":null}"#, true),
             (r#"{"usage":{"prompt_tokens":-4,"completion_tokens":"x"}}"#, true),
             (r#"{"usages":{"prompt_tokens":9}}"#, true),
+            (r#"{"response":[{"usage":{"prompt_tokens":9}}]}"#, true),
+            (r#"{"response":"x","a":{"usage":{"prompt_tokens":9}}}"#, true),
+            (r#"{"a":{"response":{"usage":{"prompt_tokens":9}}}}"#, true),
+            (r#"["response",{"usage":{"prompt_tokens":9}}]"#, true),
             (r#"{"usage":{"prompt_tokens":9}"#, false),
             ("<html>usage</html>", false),
             ("", false),
@@ -157,6 +183,21 @@ mod tests {
             if !text.is_empty() {
                 assert_eq!(scan(text), (None, complete), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn the_type_of_an_event_is_found() {
+        for (text, expected) in [
+            (r#"{"type":"response.completed","response":{"type":"x"}}"#, Some(EventType::Last)),
+            (r#"{"response":{"type":"x"},"type" : "response.output_text.delta" }"#, Some(EventType::Delta)),
+            (r#"{"type":7}"#, Some(EventType::Other)),
+            (r#"{"type":"response.completed""#, None),
+            (r#"{"response":{"type":"response.completed"}}"#, None),
+        ] {
+            let mut scanner = UsageScanner::default();
+            scanner.push(text.as_bytes(), &mut TokenCount::default());
+            assert_eq!(scanner.event_type(), expected, "{text}");
         }
     }
 

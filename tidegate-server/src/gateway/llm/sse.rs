@@ -1,24 +1,25 @@
 //! `EventStream`: splits a stream of server-sent events into events as their bytes arrive, and holds back those that the client did not
-//! ask for. It keeps at most one incomplete event.
+//! ask for. It keeps at most one incomplete event, and of a long one nothing.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use super::long_event::LongEvent;
 use super::token_count::{EventKind, TokenCount};
 
-/// The longest event that is read. A longer one is passed on, and counts by its length.
-pub(super) const MAX_EVENT_BYTES: usize = 1 << 20;
+/// The longest event that is kept. A longer one is passed on as it comes.
+pub(super) const MAX_EVENT_BYTES: usize = 64 * 1024;
 
 /// A stream of events on its way to the client.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(super) struct EventStream {
-    /// The bytes of the incomplete event, if it can still be read.
+    /// The bytes of the incomplete event, unless it is too long.
     partial: Vec<u8>,
-    /// Whether the incomplete event is too long. Its bytes are passed on as they come.
-    is_oversized: bool,
+    /// The incomplete event, if it is too long.
+    long: Option<LongEvent>,
     /// Whether the current line is empty so far.
     is_line_empty: bool,
     /// Whether the last byte was a carriage return, of whose line end a line feed would be a part.
@@ -42,7 +43,7 @@ impl EventStream {
     pub(super) const fn new(withholds_usage: bool) -> Self {
         Self {
             partial: Vec::new(),
-            is_oversized: false,
+            long: None,
             is_line_empty: true,
             after_return: false,
             withholds_usage,
@@ -55,7 +56,7 @@ impl EventStream {
         let mut kept = KeptParts::default();
         let mut start = 0;
         // The rest of the line end of the last event.
-        let is_between_events = self.partial.is_empty() && !self.is_oversized;
+        let is_between_events = self.partial.is_empty() && self.long.is_none();
         if self.after_return && is_between_events && chunk.first() == Some(&b'\n') {
             (self.after_return, start) = (false, 1);
             if self.is_last_kept {
@@ -63,47 +64,61 @@ impl EventStream {
             }
         }
         while let Some(length) = self.find_end(&chunk[start..]) {
-            let (mut event, end) = (std::mem::take(&mut self.partial), start + length);
-            let is_within_chunk = event.is_empty();
-            let kind = if is_within_chunk {
-                self.end_event(&chunk[start..end], count)
-            } else {
-                event.extend_from_slice(&chunk[start..end]);
-                self.end_event(&event, count)
-            };
-            self.is_last_kept = kind == EventKind::Plain;
-            if self.is_last_kept && is_within_chunk {
+            let (bytes, end) = (&chunk[start..start + length], start + length);
+            self.is_last_kept = true;
+            if self.is_too_long(bytes) {
+                kept.push_first(self.read_long(bytes, count));
                 kept.push(start, end);
-            } else if self.is_last_kept {
-                kept.first = event;
+                if let Some(long) = self.long.take() {
+                    long.end(count);
+                }
+            } else if self.partial.is_empty() {
+                self.is_last_kept = read_event(bytes, count) == EventKind::Plain;
+                if self.is_last_kept {
+                    kept.push(start, end);
+                }
+            } else {
+                let mut event = std::mem::take(&mut self.partial);
+                extend_exactly(&mut event, bytes);
+                self.is_last_kept = read_event(&event, count) == EventKind::Plain;
+                if self.is_last_kept {
+                    kept.push_first(event);
+                }
             }
             start = end;
         }
-        let is_continued = !self.partial.is_empty();
-        if self.is_oversized {
-            count.add_unread((chunk.len() - start) as u64);
+        let rest = &chunk[start..];
+        if self.is_too_long(rest) {
+            kept.push_first(self.read_long(rest, count));
             kept.push(start, chunk.len());
         } else {
-            self.partial.extend_from_slice(&chunk[start..]);
-        }
-        if self.partial.len() > MAX_EVENT_BYTES {
-            count.add_unread(self.partial.len() as u64);
-            self.is_oversized = true;
-            let partial = std::mem::take(&mut self.partial);
-            if is_continued {
-                kept.first = partial;
-            } else {
-                kept.push(start, chunk.len());
-            }
+            extend_exactly(&mut self.partial, rest);
         }
         if self.withholds_usage { kept.into_bytes(&chunk) } else { chunk }
     }
 
     /// Counts an event that has no end, and returns what was kept of it.
     pub(super) fn finish(&mut self, count: &mut TokenCount) -> Bytes {
+        if let Some(long) = self.long.take() {
+            long.end(count);
+        }
         let partial = std::mem::take(&mut self.partial);
-        let kind = if partial.is_empty() { EventKind::Plain } else { self.end_event(&partial, count) };
+        let kind = read_event(&partial, count);
         if self.withholds_usage && kind == EventKind::Plain { partial.into() } else { Bytes::new() }
+    }
+
+    /// Whether the incomplete event is too long to be kept with these further bytes.
+    const fn is_too_long(&self, bytes: &[u8]) -> bool {
+        self.long.is_some() || self.partial.len() + bytes.len() > MAX_EVENT_BYTES
+    }
+
+    /// Reads further bytes of an event that is too long to be kept, and returns what was kept of it before.
+    fn read_long(&mut self, bytes: &[u8], count: &mut TokenCount) -> Vec<u8> {
+        let partial = std::mem::take(&mut self.partial);
+        let long = self.long.get_or_insert_default();
+        long.push(&partial, count);
+        long.push(bytes, count);
+        partial
     }
 
     /// The length of the rest of the event in `bytes`, if its end is there.
@@ -124,18 +139,16 @@ impl EventStream {
         }
         None
     }
-
-    fn end_event(&mut self, event: &[u8], count: &mut TokenCount) -> EventKind {
-        if std::mem::take(&mut self.is_oversized) || event.len() > MAX_EVENT_BYTES {
-            count.add_unread(event.len() as u64);
-            return EventKind::Plain;
-        }
-        let data = data(event);
-        if data.is_empty() { EventKind::Plain } else { count.add_event(&data) }
-    }
 }
 
 impl KeptParts {
+    /// Adds what was kept of an event that began in an earlier chunk.
+    fn push_first(&mut self, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            self.first = bytes;
+        }
+    }
+
     fn push(&mut self, start: usize, end: usize) {
         match self.ranges.last_mut() {
             Some(last) if last.1 == start => last.1 = end,
@@ -148,9 +161,25 @@ impl KeptParts {
         if let (true, [(start, end)]) = (bytes.is_empty(), &ranges[..]) {
             return chunk.slice(*start..*end);
         }
+        bytes.reserve_exact(ranges.iter().map(|(start, end)| end - start).sum());
         ranges.iter().for_each(|(start, end)| bytes.extend_from_slice(&chunk[*start..*end]));
         bytes.into()
     }
+}
+
+/// Appends to what is kept, in no more memory than [`MAX_EVENT_BYTES`].
+fn extend_exactly(kept: &mut Vec<u8>, bytes: &[u8]) {
+    let length = kept.len() + bytes.len();
+    if length > kept.capacity() {
+        let capacity = (2 * kept.len()).min(MAX_EVENT_BYTES).max(length);
+        kept.reserve_exact(capacity - kept.len());
+    }
+    kept.extend_from_slice(bytes);
+}
+
+fn read_event(event: &[u8], count: &mut TokenCount) -> EventKind {
+    let data = data(event);
+    if data.is_empty() { EventKind::Plain } else { count.add_event(&data) }
 }
 
 /// The data of an event: its `data` lines, joined by line feeds.
@@ -230,14 +259,38 @@ mod tests {
         for withholds in [false, true] {
             let (mut stream, mut count) = (EventStream::new(withholds), TokenCount::default());
             let (mut passed, mut sent) = (0, 0);
-            for chunk in text.as_bytes().chunks(65_536) {
+            for chunk in text.as_bytes().chunks(10_000) {
                 sent += chunk.len();
                 passed += stream.push(Bytes::copy_from_slice(chunk), &mut count).len();
-                assert!(stream.partial.capacity() <= 2 * MAX_EVENT_BYTES && sent - passed <= MAX_EVENT_BYTES);
+                assert!(stream.partial.capacity() <= MAX_EVENT_BYTES && sent - passed <= MAX_EVENT_BYTES);
             }
             assert_eq!(passed, text.len());
             let tokens = count.tokens(0).output;
             assert!((long.len() as u64 / 4..=long.len() as u64 / 4 + 4).contains(&tokens), "{tokens}");
+        }
+    }
+
+    /// The last event of OpenAI's responses repeats the instructions and the answer.
+    #[test]
+    fn a_long_event_states_its_usage_wherever_its_bytes_are_cut() {
+        let text = "x".repeat(MAX_EVENT_BYTES);
+        let created = format!(r#"{{"type":"response.created","response":{{"instructions":"{text}","usage":null}}}}"#);
+        let completed = format!(
+            r#"{{"type":"response.completed","response":{{"output":"{text}","usage":{{"input_tokens":7,"output_tokens":2}}}}}}"#
+        );
+        let delta = r#"{"type":"response.output_text.delta","delta":"abc"}"#;
+        let begin = format!("\u{feff}event: response.created\ndata: {created}\n\ndata: {delta}\n\n");
+        let end = format!("event: response.completed\ndata: {completed}\n\n");
+        for size in [1, 2, 3, 7, 1000, 65_536, 1 << 20] {
+            for withholds in [false, true] {
+                assert_eq!(
+                    pass(&begin, size, withholds),
+                    (begin.clone(), TokenUsage { input: 100, output: 1 }),
+                    "{size}"
+                );
+                let text = begin.clone() + &end;
+                assert_eq!(pass(&text, size, withholds), (text.clone(), TokenUsage { input: 7, output: 2 }), "{size}");
+            }
         }
     }
 

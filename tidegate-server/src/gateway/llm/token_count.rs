@@ -3,23 +3,14 @@
 //! Reads OpenAI's forms (chat completions, completions, responses, embeddings) and Anthropic's (messages), each streamed or not. Which
 //! one it is follows from the fields of the events.
 
-use serde_json::Value;
-use tidegate::spi::MAX_AMOUNT;
 use tidegate_tower::TokenUsage;
+
+use super::lenient_json::Lenient;
+use super::stated_usage::StatedUsage;
+use super::stream_event::{EventType, StreamEvent};
 
 /// The usual number of bytes of a token, for what nobody has counted.
 pub(super) const BYTES_PER_TOKEN: u64 = 4;
-
-/// The tokens that a response states. Each number is `None` until it is stated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct StatedUsage {
-    input: Option<u64>,
-    output: Option<u64>,
-    /// Both. Some servers count the tokens of reasoning here only.
-    total: Option<u64>,
-    /// Whether the output is there, and no number of tokens.
-    is_output_unreadable: bool,
-}
 
 /// What is known of the tokens of a response.
 #[derive(Clone, Debug, Default)]
@@ -44,48 +35,6 @@ pub(super) enum EventKind {
     UsageOnly,
 }
 
-impl StatedUsage {
-    /// Reads a `usage` object. A number that is negative, no integer or larger than any limit counts as not stated.
-    pub(super) fn from_json(usage: &Value) -> Self {
-        let number = |name: &str| usage.get(name).and_then(Value::as_u64).filter(|number| *number <= MAX_AMOUNT);
-        // In Anthropic's form, `input_tokens` are those that are neither read from the cache nor written to it. `prompt_tokens` are all.
-        let cached: u64 =
-            ["cache_creation_input_tokens", "cache_read_input_tokens"].into_iter().filter_map(number).sum();
-        let input = number("prompt_tokens").or_else(|| Some(number("input_tokens")?.saturating_add(cached)));
-        let output = number("completion_tokens").or_else(|| number("output_tokens"));
-        let is_there = |name: &str| usage.get(name).is_some_and(|value| !value.is_null());
-        let is_output_unreadable = output.is_none() && (is_there("completion_tokens") || is_there("output_tokens"));
-        Self { input, output, total: number("total_tokens"), is_output_unreadable }
-    }
-
-    /// Adds what another part of the response states: numbers are cumulative, so the largest one counts.
-    pub(super) fn merge(&mut self, other: Self) {
-        self.input = self.input.max(other.input);
-        self.output = self.output.max(other.output);
-        self.total = self.total.max(other.total);
-        self.is_output_unreadable |= other.is_output_unreadable;
-    }
-
-    /// Whether the tokens are known from it alone.
-    const fn is_sufficient(self) -> bool {
-        self.output.is_some() || self.total.is_some() || (self.input.is_some() && !self.is_output_unreadable)
-    }
-
-    /// Whether tokens of an answer are stated.
-    fn has_output(self) -> bool {
-        self.output.unwrap_or(0) > 0 || self.total.unwrap_or(0) > self.input.unwrap_or(0)
-    }
-
-    /// The input, and the output if it is stated. An input of 0 counts as not stated; it is estimated as at most the total.
-    fn tokens(self, prompt_tokens: u64) -> (u64, Option<u64>) {
-        let total = self.total.filter(|total| *total > 0);
-        let estimate =
-            total.map_or(prompt_tokens, |total| total.saturating_sub(self.output.unwrap_or(0)).min(prompt_tokens));
-        let input = self.input.filter(|input| *input > 0).unwrap_or(estimate);
-        (input, self.output.max(total.map(|total| total.saturating_sub(input))))
-    }
-}
-
 impl TokenCount {
     /// Adds the data of an event of a stream.
     pub(super) fn add_event(&mut self, data: &[u8]) -> EventKind {
@@ -93,34 +42,44 @@ impl TokenCount {
             self.complete = true;
             return EventKind::Plain;
         }
-        let Ok(event) = serde_json::from_slice::<Value>(data) else {
-            self.text_bytes = self.text_bytes.saturating_add(data.len() as u64);
+        let Ok(Lenient(event)) = serde_json::from_slice::<Lenient<StreamEvent>>(data) else {
+            self.add_unread(data.len() as u64);
             return EventKind::Plain;
         };
-        for usage in [event.get("usage"), event.pointer("/response/usage")].into_iter().flatten() {
+        if let Some(usage) = event.first_usage {
+            self.stated.merge(usage);
+        }
+        if let Some(usage) = event.usage {
             self.add_usage(usage);
         }
-        // Anthropic's form states an output of 1 at the start, before anything is done.
-        if let Some(usage) = event.pointer("/message/usage") {
-            self.stated.merge(StatedUsage::from_json(usage));
-        }
-        match event.get("choices").and_then(Value::as_array) {
-            Some(choices) => choices.iter().for_each(|choice| self.add_choice(choice)),
-            None => self.add_typed_event(&event),
-        }
-        let has_no_choice = event.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty);
-        let is_usage_only = has_no_choice && event.get("usage").is_some_and(Value::is_object);
+        let Some(choices) = &event.choices else {
+            let bytes = event.delta_bytes();
+            self.add_deltas(u64::from(bytes > 0), bytes);
+            self.complete |= event.kind == EventType::Last;
+            return EventKind::Plain;
+        };
+        self.add_deltas(choices.deltas, choices.text_bytes);
+        let is_usage_only = choices.count == 0 && event.usage.is_some();
         if is_usage_only { EventKind::UsageOnly } else { EventKind::Plain }
     }
 
-    /// Adds an event that is too long to be read.
+    /// Adds bytes of an event that is too long to be read, or no JSON.
     pub(super) fn add_unread(&mut self, bytes: u64) {
         self.text_bytes = self.text_bytes.saturating_add(bytes);
     }
 
+    /// Removes bytes that were added, and are no part of the answer.
+    pub(super) const fn remove_unread(&mut self, bytes: u64) {
+        self.text_bytes = self.text_bytes.saturating_sub(bytes);
+    }
+
+    /// The last event of the stream was seen.
+    pub(super) const fn set_complete(&mut self) {
+        self.complete = true;
+    }
+
     /// Adds a `usage`, which may be the last one.
-    pub(super) fn add_usage(&mut self, usage: &Value) {
-        let usage = StatedUsage::from_json(usage);
+    pub(super) fn add_usage(&mut self, usage: StatedUsage) {
         self.states_output |= usage.has_output();
         self.stated.merge(usage);
     }
@@ -155,43 +114,9 @@ impl TokenCount {
         TokenUsage { input, output }
     }
 
-    /// A choice of OpenAI's chat completions (`delta`) or completions (`text`).
-    fn add_choice(&mut self, choice: &Value) {
-        let of_delta = choice.get("delta").and_then(Value::as_object).map_or(0, |delta| {
-            delta.iter().filter(|(name, _)| *name != "role").map(|(_, value)| text_bytes(value)).sum()
-        });
-        self.add_delta(of_delta + choice.get("text").map_or(0, text_bytes));
-    }
-
-    /// An event of OpenAI's responses or of Anthropic's messages, which have a type.
-    fn add_typed_event(&mut self, event: &Value) {
-        let delta = event.get("delta");
-        match event.get("type").and_then(Value::as_str).unwrap_or_default() {
-            "message_stop" | "response.completed" | "response.incomplete" | "response.failed" => self.complete = true,
-            "content_block_delta" => {
-                let text = |name: &str| delta.and_then(|delta| delta.get(name)).map_or(0, text_bytes);
-                self.add_delta(["text", "partial_json", "thinking"].into_iter().map(text).sum());
-            }
-            kind if kind.rsplit('.').next() == Some("delta") => self.add_delta(delta.map_or(0, text_bytes)),
-            _ => {}
-        }
-    }
-
-    fn add_delta(&mut self, bytes: u64) {
-        if bytes > 0 {
-            self.deltas = self.deltas.saturating_add(1);
-            self.text_bytes = self.text_bytes.saturating_add(bytes);
-        }
-    }
-}
-
-/// The length of all texts in a value.
-fn text_bytes(value: &Value) -> u64 {
-    match value {
-        Value::String(text) => text.len() as u64,
-        Value::Array(values) => values.iter().map(text_bytes).sum(),
-        Value::Object(members) => members.values().map(text_bytes).sum(),
-        _ => 0,
+    fn add_deltas(&mut self, deltas: u64, bytes: u64) {
+        self.deltas = self.deltas.saturating_add(deltas);
+        self.text_bytes = self.text_bytes.saturating_add(bytes);
     }
 }
 
@@ -210,6 +135,11 @@ mod tests {
     fn tokens(events: &[&str]) -> (u64, u64) {
         let TokenUsage { input, output } = count(events).tokens(1000);
         (input, output)
+    }
+
+    fn stated(usage: &str) -> StatedUsage {
+        let Lenient(stated) = serde_json::from_str::<Lenient<Option<_>>>(usage).unwrap();
+        stated.unwrap()
     }
 
     const DELTA: &str = r#"{"choices":[{"index":0,"delta":{"content":"ab"}}],"usage":null}"#;
@@ -238,7 +168,7 @@ mod tests {
             ),
         ] {
             let mut count = TokenCount::default();
-            count.add_usage(&serde_json::from_str(usage).unwrap());
+            count.add_usage(stated(usage));
             assert!(count.has_usage());
             let TokenUsage { input, output } = count.tokens(1000);
             assert_eq!((input, output), expected, "{usage}");
@@ -272,7 +202,7 @@ mod tests {
             ("{}", false),
         ] {
             let mut count = TokenCount::default();
-            count.add_usage(&serde_json::from_str(usage).unwrap());
+            count.add_usage(stated(usage));
             assert_eq!(count.has_usage(), suffices, "{usage}");
         }
     }
@@ -285,6 +215,14 @@ mod tests {
         assert_eq!(tokens(&[&usage(9, 2), &usage(3, 8), "[DONE]"]), (9, 8));
         let twice = r#"{"choices":[],"usage":{"prompt_tokens":1,"prompt_tokens":9,"completion_tokens":8}}"#;
         assert_eq!(tokens(&[twice, "[DONE]"]), (9, 8));
+        for twice in [
+            r#"{"choices":[],"usage":{"prompt_tokens":9,"prompt_tokens":1,"completion_tokens":8}}"#,
+            r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":8},"usage":null}"#,
+            r#"{"usage":null,"choices":[],"usage":{"prompt_tokens":9},"usage":{"completion_tokens":8}}"#,
+            r#"{"type":"response.completed","response":{"usage":{"input_tokens":9,"output_tokens":8},"usage":{}}}"#,
+        ] {
+            assert_eq!(tokens(&[twice, "[DONE]"]), (9, 8), "{twice}");
+        }
     }
 
     #[test]
@@ -337,7 +275,9 @@ mod tests {
     fn only_an_event_without_choices_and_with_usage_is_one_of_usage_only() {
         for (event, kind) in [
             (r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#, EventKind::UsageOnly),
+            (r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1},"usage":null}"#, EventKind::UsageOnly),
             (r#"{"choices":[],"usage":null,"prompt_filter_results":[]}"#, EventKind::Plain),
+            (r#"{"choices":[],"choices":[{"delta":{}}],"usage":{"prompt_tokens":1}}"#, EventKind::Plain),
             (r#"{"choices":[{"delta":{}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#, EventKind::Plain),
             (r#"{"type":"message_delta","usage":{"output_tokens":1}}"#, EventKind::Plain),
             ("[DONE]", EventKind::Plain),
