@@ -123,7 +123,9 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
         unknown_size: file.unknown_size.as_ref().map_or(DEFAULT_UNKNOWN_SIZE_BYTES, |size| size.value.0),
         max_body_bytes,
         reads: HashSet::new(),
+        body_fields: Vec::new(),
     };
+    matcher.body_fields = matcher.find_body_fields();
     matcher.reads = matcher.reads().into_iter().map(SmolStr::from).collect();
     let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();
     let escaped_slashes = escaped_slashes(file.identify.escaped_slashes.as_ref());

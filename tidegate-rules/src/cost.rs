@@ -50,6 +50,17 @@ impl Cost {
         }
     }
 
+    /// The names that the expression reads, if there is one.
+    pub(crate) fn expression_reads(&self) -> &[SmolStr] {
+        match self {
+            Self::Table(table) => match &table.from {
+                CostSource::Expression(expression) => expression.reads(),
+                CostSource::Default | CostSource::Header(_) => &[],
+            },
+            Self::Given | Self::Fixed(_) => &[],
+        }
+    }
+
     /// Appends the attributes that the cost reads.
     pub(crate) fn reads(&self, matcher: &RequestMatcher, names: &mut Vec<SmolStr>) {
         let Self::Table(table) = self else { return };

@@ -1,11 +1,17 @@
-//! `FieldValues`: a field of a JSON body. It tells what parsers disagree on: keys that come more than once.
+//! `BodyFields`: fields of a JSON body, from one pass over it. It tells what parsers disagree on: keys that come more than once.
 //!
-//! Of a body, only the values under the name that is asked for are kept, and of many the first and the last: a body of small members would
+//! Of a body, only the values under the names that are asked for are kept, and of many the first and the last: a body of small members would
 //! take many times its length.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use smallvec::SmallVec;
+use tidegate::attributes::fold_case;
+
+/// The values under each of several names in a body.
+#[derive(Debug)]
+pub(crate) struct BodyFields(Vec<FieldValues>);
 
 /// The values under a name in a body.
 #[derive(Debug, Default)]
@@ -40,20 +46,34 @@ pub(crate) enum BodyField<'b> {
     },
 }
 
-impl FieldValues {
-    /// Reads the field `name` of a body: a key, or keys of nested objects with dots between them. The body has at most `max_bytes`. Finds
-    /// nothing if it is longer or invalid.
-    pub(crate) fn parse(text: &str, name: &str, max_bytes: usize) -> Self {
-        let mut values = Self::default();
+impl BodyFields {
+    /// Reads the fields `names` of a body: each a key, or keys of nested objects with dots between them. The body has at most `max_bytes`.
+    /// Finds nothing if it is longer or invalid.
+    pub(crate) fn parse(text: &str, names: &[impl AsRef<str>], max_bytes: usize) -> Self {
+        #[cfg(test)]
+        PASSES.set(passes() + 1);
+        let nothing = || names.iter().map(|_| FieldValues::default()).collect();
         if text.len() > max_bytes {
-            return values;
+            return Self(nothing());
         }
+        let mut values: Vec<_> = nothing();
+        let target = |(field, name)| Target { field, rest: Some(AsRef::as_ref(name)), is_folded: false };
+        let body = ValueOf { targets: names.iter().enumerate().map(target).collect(), values: &mut values };
         let mut json = serde_json::Deserializer::from_str(text);
-        let object = ObjectFields { name, is_folded: false, values: &mut values };
-        match object.deserialize(&mut json).and_then(|()| json.end()) {
-            Ok(()) => values,
-            Err(_) => Self::default(),
-        }
+        let is_valid = body.deserialize(&mut json).and_then(|()| json.end()).is_ok();
+        Self(if is_valid { values } else { nothing() })
+    }
+
+    /// The values under the name at `index`.
+    pub(crate) fn get(&self, index: usize) -> Option<&FieldValues> {
+        self.0.get(index)
+    }
+}
+
+impl FieldValues {
+    /// Reads one field.
+    pub(crate) fn parse(text: &str, name: &str, max_bytes: usize) -> Self {
+        BodyFields::parse(text, &[name], max_bytes).0.pop().unwrap_or_default()
     }
 
     /// The field, if it is a text.
@@ -99,74 +119,86 @@ impl FieldValue {
     }
 }
 
-/// Whether two keys are the same but for the case of their letters, as Unicode defines it.
-fn is_same_key(one: &str, other: &str) -> bool {
-    let folded =
-        |text: &str| -> Vec<char> { text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect() };
-    // A letter and its other case may differ in length, by a factor of three at most.
-    let may_be_same = one.len() <= 3 * other.len() && other.len() <= 3 * one.len();
-    one.eq_ignore_ascii_case(other)
-        || (may_be_same && !(one.is_ascii() && other.is_ascii()) && folded(one) == folded(other))
-}
-
-/// Collects the values under a name from an object. Anything else has none.
-struct ObjectFields<'n, 'v> {
-    name: &'n str,
+/// A field that is looked for in a value of the body.
+#[derive(Clone, Copy)]
+struct Target<'n> {
+    /// The index of its name.
+    field: usize,
+    /// The part of its name that is looked for in the value; `None` if the value is the field.
+    rest: Option<&'n str>,
     is_folded: bool,
-    values: &'v mut FieldValues,
 }
 
-/// What a key of an object leads to.
-enum KeyMatch<'n> {
-    Nothing,
-    Value {
-        is_folded: bool,
-    },
-    /// An object in which the rest of the name is looked for.
-    Object {
-        rest: &'n str,
-        is_folded: bool,
-    },
+type Targets<'n> = SmallVec<[Target<'n>; 4]>;
+
+/// Finds what a key leads to, without keeping it.
+struct KeyOf<'t, 'n>(&'t [Target<'n>]);
+
+/// Collects the fields from a value.
+struct ValueOf<'n, 'v> {
+    targets: Targets<'n>,
+    values: &'v mut [FieldValues],
 }
 
-/// Compares a key without keeping it.
-struct KeyOf<'n>(&'n str);
-
-/// Keeps a value.
-struct ValueSeed;
-
-impl<'n> KeyOf<'n> {
-    /// Only one part of a name can be the key, so that each object is visited once.
-    fn find(&self, key: &str) -> KeyMatch<'n> {
-        let Self(name) = *self;
-        if is_same_key(key, name) {
-            return KeyMatch::Value { is_folded: key != name };
-        }
-        let dot = name.match_indices('.').map(|(dot, _)| dot).find(|dot| is_same_key(key, &name[..*dot]));
-        dot.map_or(KeyMatch::Nothing, |dot| KeyMatch::Object { rest: &name[dot + 1..], is_folded: key != &name[..dot] })
+impl<'n> Target<'n> {
+    /// What is looked for in the value under a key. Only one part of a name can be the key, so that each object is visited once.
+    fn below(self, key: &str) -> Option<Self> {
+        let (part, rest) = split_after_key(self.rest?, key)?;
+        Some(Self { rest, is_folded: self.is_folded || part != key, ..self })
     }
 }
 
-impl<'de, 'n> DeserializeSeed<'de> for KeyOf<'n> {
-    type Value = KeyMatch<'n>;
+/// The part of a name that is a key but for the case of its letters, as Unicode defines it, and what comes after the dot behind it.
+fn split_after_key<'n>(name: &'n str, key: &str) -> Option<(&'n str, Option<&'n str>)> {
+    if name.is_ascii() && key.is_ascii() {
+        let (part, rest) = name.split_at_checked(key.len())?;
+        let rest = if rest.is_empty() { None } else { Some(rest.strip_prefix('.')?) };
+        return part.eq_ignore_ascii_case(key).then_some((part, rest));
+    }
+    // Compared letter by letter, so that a long key costs no more than the part of it that is like the name.
+    let mut key = key.chars().flat_map(fold_case).peekable();
+    for (index, letter) in name.char_indices() {
+        if letter == '.' && key.peek().is_none() {
+            return Some((&name[..index], Some(&name[index + 1..])));
+        }
+        if !fold_case(letter).all(|letter| key.next() == Some(letter)) {
+            return None;
+        }
+    }
+    key.next().is_none().then_some((name, None))
+}
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<KeyMatch<'n>, D::Error> {
+impl<'de, 'n> DeserializeSeed<'de> for KeyOf<'_, 'n> {
+    type Value = Targets<'n>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Targets<'n>, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl<'n> Visitor<'_> for KeyOf<'n> {
-    type Value = KeyMatch<'n>;
+impl<'n> Visitor<'_> for KeyOf<'_, 'n> {
+    type Value = Targets<'n>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key")
     }
-    fn visit_str<E>(self, key: &str) -> Result<KeyMatch<'n>, E> {
-        Ok(self.find(key))
+    fn visit_str<E>(self, key: &str) -> Result<Targets<'n>, E> {
+        Ok(self.0.iter().filter_map(|target| target.below(key)).collect())
     }
 }
 
-impl<'de> DeserializeSeed<'de> for ObjectFields<'_, '_> {
+impl ValueOf<'_, '_> {
+    /// Keeps the value for each field that it is.
+    fn keep(self, value: impl Fn() -> FieldValue) {
+        for target in self.targets.iter().filter(|target| target.rest.is_none()) {
+            let values = &mut self.values[target.field];
+            values.is_folded |= target.is_folded;
+            values.push(value());
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for ValueOf<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -174,96 +206,63 @@ impl<'de> DeserializeSeed<'de> for ObjectFields<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for ObjectFields<'_, '_> {
+impl<'de> Visitor<'de> for ValueOf<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        self.keep(|| FieldValue::Text(text.to_owned()));
         Ok(())
     }
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+    fn visit_bool<E>(self, truth: bool) -> Result<(), E> {
+        self.keep(|| FieldValue::Text(truth.to_string()));
         Ok(())
     }
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+    fn visit_i64<E>(self, number: i64) -> Result<(), E> {
+        self.keep(|| FieldValue::Text(number.to_string()));
         Ok(())
     }
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+    fn visit_u64<E>(self, number: u64) -> Result<(), E> {
+        self.keep(|| FieldValue::Text(number.to_string()));
         Ok(())
     }
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+    fn visit_f64<E>(self, number: f64) -> Result<(), E> {
+        self.keep(|| FieldValue::Decimal(number.to_string()));
         Ok(())
     }
     fn visit_unit<E>(self) -> Result<(), E> {
+        self.keep(|| FieldValue::Other);
         Ok(())
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<(), A::Error> {
-        skip_items(items)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        self.keep(|| FieldValue::Other);
+        Ok(())
     }
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        while let Some(found) = entries.next_key_seed(KeyOf(self.name))? {
-            match found {
-                KeyMatch::Nothing => drop(entries.next_value::<IgnoredAny>()?),
-                KeyMatch::Value { is_folded } => {
-                    self.values.is_folded |= self.is_folded || is_folded;
-                    let value = entries.next_value_seed(ValueSeed)?;
-                    self.values.push(value);
-                }
-                KeyMatch::Object { rest, is_folded } => {
-                    let is_folded = self.is_folded || is_folded;
-                    entries.next_value_seed(ObjectFields { name: rest, is_folded, values: &mut *self.values })?;
-                }
+        while let Some(targets) = entries.next_key_seed(KeyOf(&self.targets))? {
+            if targets.is_empty() {
+                entries.next_value::<IgnoredAny>()?;
+            } else {
+                entries.next_value_seed(ValueOf { targets, values: &mut *self.values })?;
             }
         }
+        self.keep(|| FieldValue::Other);
         Ok(())
     }
 }
 
-impl<'de> DeserializeSeed<'de> for ValueSeed {
-    type Value = FieldValue;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<FieldValue, D::Error> {
-        deserializer.deserialize_any(self)
-    }
+#[cfg(test)]
+thread_local! {
+    static PASSES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-impl<'de> Visitor<'de> for ValueSeed {
-    type Value = FieldValue;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-    fn visit_str<E>(self, text: &str) -> Result<FieldValue, E> {
-        Ok(FieldValue::Text(text.to_owned()))
-    }
-    fn visit_bool<E>(self, truth: bool) -> Result<FieldValue, E> {
-        Ok(FieldValue::Text(truth.to_string()))
-    }
-    fn visit_i64<E>(self, number: i64) -> Result<FieldValue, E> {
-        Ok(FieldValue::Text(number.to_string()))
-    }
-    fn visit_u64<E>(self, number: u64) -> Result<FieldValue, E> {
-        Ok(FieldValue::Text(number.to_string()))
-    }
-    fn visit_f64<E>(self, number: f64) -> Result<FieldValue, E> {
-        Ok(FieldValue::Decimal(number.to_string()))
-    }
-    fn visit_unit<E>(self) -> Result<FieldValue, E> {
-        Ok(FieldValue::Other)
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<FieldValue, A::Error> {
-        skip_items(items).map(|()| FieldValue::Other)
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<FieldValue, A::Error> {
-        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(FieldValue::Other)
-    }
-}
-
-fn skip_items<'de, A: SeqAccess<'de>>(mut items: A) -> Result<(), A::Error> {
-    while items.next_element::<IgnoredAny>()?.is_some() {}
-    Ok(())
+/// How many bodies this thread has read.
+#[cfg(test)]
+pub(crate) fn passes() -> usize {
+    PASSES.get()
 }
 
 #[cfg(test)]
@@ -323,6 +322,22 @@ mod tests {
         assert_eq!(field(r#"{"user.id":"b"}"#, "user.id").as_deref(), Some("b"));
         let url = r#"{"https://example.com/app":{"org":{"id":"c"}}}"#;
         assert_eq!(field(url, "https://example.com/app.org.id").as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn fields_that_are_read_together_are_as_each_alone() {
+        let body = "{\"user\":{\"id\":1,\"ID\":2,\"x\":{\"y\":null}},\"User\":7,\"user.id\":\"a\",\"\u{212a}\":1.5,\"stra\u{df}e\":{\"a.b\":true}}";
+        let names =
+            ["user", "user.id", "user.x", "user.x.y", "User", "k", "\u{212a}", "STRASSE.a.b", "user.id.x", "", "."];
+        let together = BodyFields::parse(body, &names, MAX_BODY_BYTES);
+        let mut found = 0;
+        for (index, name) in names.iter().enumerate() {
+            let alone = FieldValues::parse(body, name, MAX_BODY_BYTES);
+            assert_eq!(format!("{:?}", together.get(index).unwrap()), format!("{alone:?}"), "{name}");
+            found += usize::from(alone.first.is_some());
+        }
+        assert_eq!(found, 8, "all but the last three");
+        assert!(BodyFields::parse("{\"user\":1", &names, MAX_BODY_BYTES).0.iter().all(|field| field.first.is_none()));
     }
 
     /// Otherwise a client counts under a new subject with each request, and the upstream reads the other value.

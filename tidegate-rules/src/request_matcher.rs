@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
-use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher};
+use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
 use tidegate::{Request, RequestProblem, RequestProblemKind, UsageKind, attributes};
 
 use crate::condition::Condition;
@@ -43,6 +43,8 @@ pub(crate) struct RequestMatcher {
     pub(crate) max_body_bytes: usize,
     /// The attributes that the file reads.
     pub(crate) reads: HashSet<SmolStr>,
+    /// The fields of a body that the file reads.
+    pub(crate) body_fields: Vec<SmolStr>,
 }
 
 /// The part of a rule that requests are matched with.
@@ -105,6 +107,19 @@ impl RequestMatcher {
         if let Some(name) = view.request.repeated_names().find(is_refused) {
             view.refuse(RequestProblemKind::Repeated, name);
         }
+    }
+
+    /// The fields of a body that identities and costs read, each once.
+    pub(crate) fn find_body_fields(&self) -> Vec<SmolStr> {
+        let per = self.rules.iter().flat_map(|rule| rule.per.iter());
+        let sources = self.identities.iter().chain([&self.tenant, &self.plan]).chain(per).flat_map(|one| &one.sources);
+        let by_source = sources.filter_map(|source| if let Source::Body(name) = source { Some(&**name) } else { None });
+        let by_cost = self.rules.iter().flat_map(|rule| rule.cost.expression_reads());
+        let mut names: Vec<SmolStr> =
+            by_source.chain(by_cost.filter_map(|name| name.strip_prefix(BODY_PREFIX))).map(SmolStr::new).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
     /// An identity by its name.
@@ -237,8 +252,13 @@ fn address_of(identities: &[Option<IdentityValue<'_>>]) -> Option<IpAddr> {
 }
 
 impl Matcher for RequestMatcher {
-    fn find(&self, request: &Request<'_>, add: &mut dyn FnMut(Match<'_>)) -> Result<BodyUse, RequestProblem> {
-        let view = RequestView::new(request, self);
+    fn find(
+        &self,
+        request: &Request<'_>,
+        memo: &RequestMemo,
+        add: &mut dyn FnMut(Match<'_>),
+    ) -> Result<BodyUse, RequestProblem> {
+        let view = RequestView::new(request, self).with_memo(memo);
         self.refuse_repeated(&view);
         let mut candidates = RuleIndices::new();
         self.index.candidates(&view, &mut candidates);
@@ -320,7 +340,9 @@ mod tests {
             let mut matches = Vec::new();
             let start = Request::new("").with_attribute("ip", "192.0.2.1");
             let request = attributes.iter().fold(start, |request, (name, value)| request.with_attribute(name, value));
-            matcher.find(&request, &mut |rule| matches.push((rule.anonymous, rule.on_failure))).unwrap();
+            matcher
+                .find(&request, &RequestMemo::new(), &mut |rule| matches.push((rule.anonymous, rule.on_failure)))
+                .unwrap();
             matches
         };
         assert_eq!(matches(&[]), [(true, None)]);

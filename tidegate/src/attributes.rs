@@ -22,7 +22,7 @@
 //! - `path_readings`: the ways in which servers read one path.
 //! - `path_escape`: escapes in paths.
 //! - `header`: header names, and how several lines of one header become one value.
-//! - `text`: the text form of bytes.
+//! - `text`: the text form of bytes, and letters without their case.
 //!
 //! The functions are pure and accept any text: what is not valid stays recognizable and matches no rule. Only a path that a
 //! front door must refuse is an error.
@@ -47,4 +47,4 @@ mod header;
 mod path_escape;
 pub use header::{is_header_name, is_list_header, join_header_lines};
 mod text;
-pub use text::bytes_to_text;
+pub use text::{bytes_to_text, fold_case};

@@ -1,9 +1,10 @@
 //! `Matcher`: finds the rules that apply to a request, with the values to count by and the cost. The
 //! [`RuleSet`](crate::RuleSet) adds keys, budgets and hashing.
 
+use std::any::Any;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::{OnFailure, Request, RequestProblem};
 
@@ -11,8 +12,14 @@ use crate::{OnFailure, Request, RequestProblem};
 pub trait Matcher: fmt::Debug + Send + Sync {
     /// Calls `found` with each rule that applies to `request`, in the order of the rules. A rule that applies to several subjects at
     /// once is found once for each. The path of the request is one of its [readings](crate::attributes::PathReadings), in the normal
-    /// form of patterns. An error means that the request cannot be judged, whatever was found before.
-    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) -> Result<BodyUse, RequestProblem>;
+    /// form of patterns. All readings of a request have the same `memo`. An error means that the request cannot be judged, whatever was
+    /// found before.
+    fn find(
+        &self,
+        request: &Request<'_>,
+        memo: &RequestMemo,
+        found: &mut dyn FnMut(Match<'_>),
+    ) -> Result<BodyUse, RequestProblem>;
 
     /// The names of the attributes that it reads. A front door must set these.
     fn reads(&self) -> Vec<String>;
@@ -20,12 +27,33 @@ pub trait Matcher: fmt::Debug + Send + Sync {
 
 /// A shared matcher.
 impl<M: Matcher> Matcher for Arc<M> {
-    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) -> Result<BodyUse, RequestProblem> {
-        M::find(self, request, found)
+    fn find(
+        &self,
+        request: &Request<'_>,
+        memo: &RequestMemo,
+        found: &mut dyn FnMut(Match<'_>),
+    ) -> Result<BodyUse, RequestProblem> {
+        M::find(self, request, memo, found)
     }
 
     fn reads(&self) -> Vec<String> {
         M::reads(self)
+    }
+}
+
+/// A value that a [`Matcher`] computes at most once for all readings of a request, such as the fields of its body.
+#[derive(Debug, Default)]
+pub struct RequestMemo(OnceLock<Box<dyn Any + Send + Sync>>);
+
+impl RequestMemo {
+    /// Nothing is computed yet.
+    pub const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// The value, which `compute` returns if there is none. `None` if there is one of another type.
+    pub fn get_or_compute<T: Any + Send + Sync>(&self, compute: impl FnOnce() -> T) -> Option<&T> {
+        self.0.get_or_init(|| Box::new(compute())).downcast_ref()
     }
 }
 

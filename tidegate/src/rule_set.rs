@@ -18,7 +18,7 @@ use crate::limit::MAX_AMOUNT;
 use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
-use crate::spi::{BodyNeed, BodyUse, Match, Matcher};
+use crate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
 use crate::{Request, RequestProblem, RequestProblemKind, Secret, UsageKind};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
 
@@ -184,15 +184,15 @@ impl RuleSet {
         {
             return self.resolve_readings(request, path);
         }
-        self.resolve_reading(request)
+        self.resolve_reading(request, &RequestMemo::new())
     }
 
     /// The checks of a request whose path is in its normal form.
     #[inline(always)]
-    fn resolve_reading<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
+    fn resolve_reading<'r>(&'r self, request: &Request<'_>, memo: &RequestMemo) -> Plan<'r> {
         let mut plan = Plan::from_distinct(SmallVec::new());
         if let Some(matcher) = &self.matcher {
-            let found = matcher.find(request, &mut |matched| {
+            let found = matcher.find(request, memo, &mut |matched| {
                 let (rule, input) = (&self.rules[matched.rule], self.input(&matched));
                 rule.add_checks(&mut plan, matched.values.iter().copied(), &input);
             });

@@ -6,7 +6,7 @@
 //! | what a store decides | [`Plan`], [`Check`], [`Gate`], [`Role`], [`PlanMode`], [`PlanError`] |
 //! | where a store keeps it | [`Key`], [`KeyStem`], [`Subject`], [`SubjectHasher`], [`KEY_VERSION`], [`PARTITIONS`] |
 //! | too many subjects | [`Newcomer`], [`Network`], [`MAX_OVERFLOW_BUCKETS`] |
-//! | finding the rules of a request | [`Matcher`], [`Match`], [`BodyUse`], [`BodyNeed`] |
+//! | finding the rules of a request | [`Matcher`], [`Match`], [`RequestMemo`], [`BodyUse`], [`BodyNeed`] |
 //! | metrics, logs and traces | [`Observer`], [`Outcome`], [`Origin`] |
 //! | a [`Timer`](crate::Timer) | [`Sleep`] |
 //! | text forms | [`format_address`] |
@@ -17,7 +17,7 @@ pub use crate::clock::Sleep;
 pub use crate::decimal::format_address;
 pub use crate::key::{KEY_VERSION, Key, KeyStem, PARTITIONS};
 pub use crate::limit::{MAX_AMOUNT, MAX_CONCURRENCY, MAX_LOG_LIMIT, MAX_SLICES, MAX_WINDOW};
-pub use crate::matcher::{BodyNeed, BodyUse, Match, Matcher};
+pub use crate::matcher::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
 pub use crate::memory::DEFAULT_MAX_KEYS;
 pub use crate::network::Network;
 pub use crate::observer::Observer;

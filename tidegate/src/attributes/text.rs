@@ -23,6 +23,19 @@ pub fn bytes_to_text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
+/// A letter without its case, as Unicode defines it: one letter or several. Two names are the same for servers that ignore case if their
+/// letters are the same without it.
+///
+/// ```
+/// use tidegate::attributes::fold_case;
+///
+/// let fold = |text: &str| text.chars().flat_map(fold_case).collect::<String>();
+/// assert_eq!(fold("\u{212a}I\u{17f}S"), "kiss");
+/// ```
+pub fn fold_case(letter: char) -> impl Iterator<Item = char> {
+    letter.to_uppercase().flat_map(char::to_lowercase)
+}
+
 fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2);
     for chunk in bytes.utf8_chunks() {

@@ -4,6 +4,7 @@ use super::RuleSet;
 use crate::Request;
 use crate::attributes::{PATH, PathError, PathReadings};
 use crate::plan::Plan;
+use crate::spi::RequestMemo;
 
 /// Readings
 impl RuleSet {
@@ -20,11 +21,12 @@ impl RuleSet {
             Ok(readings) => readings,
             Err(error) => return Plan::refused(error.into()),
         };
+        let memo = RequestMemo::new();
         let resolve = |reading: &str| {
             if reading == path {
-                return self.resolve_reading(request);
+                return self.resolve_reading(request, &memo);
             }
-            self.resolve_reading(&request.clone().with_replaced_attribute(PATH, reading))
+            self.resolve_reading(&request.clone().with_replaced_attribute(PATH, reading), &memo)
         };
         let first = resolve(readings.as_written());
         readings.iter().skip(1).map(resolve).fold(first, |plan, other| plan.unite(&other))

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use tidegate::attributes::fold_case;
+
 /// Why a member was not found.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MemberError {
@@ -50,7 +52,7 @@ pub(super) fn is_empty_object(text: &[u8], start: usize) -> bool {
 
 /// Whether a key is the name, which is in lower case, but for the case of its letters, as Unicode defines it.
 fn is_folded_to(key: &str, name: &str) -> bool {
-    key.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).eq(name.chars())
+    key.chars().flat_map(fold_case).eq(name.chars())
 }
 
 /// A string without its escapes.
