@@ -102,6 +102,7 @@ mod response_body;
 pub use response_body::{LeaseLost, ResponseBody};
 mod future;
 pub use future::LimitFuture;
+mod settlement;
 mod usage_report;
 pub use usage_report::{TokenUsage, UsageCommit, UsageReport};
 

@@ -4,7 +4,7 @@ use tidegate::spi::Plan;
 use tidegate::{RuleSet, UsageKind};
 
 /// The largest estimate that is reserved under a rule that counts the tokens of the prompt: an extension of the request beside
-/// [`UsageReport`](crate::UsageReport).
+/// [`UsageReport`](crate::UsageReport). Of several layers, the largest.
 ///
 /// It bounds what a service charges for a prompt whose tokens it does not learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

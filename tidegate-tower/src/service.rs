@@ -180,8 +180,11 @@ where
         parts.extensions.insert(assumption.size.clone());
     }
     if let Some(usage) = &admission.usage {
-        parts.extensions.insert(usage.clone());
-        if let Some(reserved) = admission.reserved_tokens {
+        // Those of layers further out stay: each has reserved for itself.
+        let outer = parts.extensions.remove::<UsageReport>();
+        parts.extensions.insert(usage.with_outer(outer));
+        let outer = parts.extensions.remove::<ReservedTokens>();
+        if let Some(reserved) = admission.reserved_tokens.into_iter().chain(outer).max_by_key(|reserved| reserved.0) {
             parts.extensions.insert(reserved);
         }
     }

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tidegate::spi::{Plan, Store};
-use tidegate::{Limiter, Receipt, Reservation, RuleMode, Timer};
+use tidegate::{Limiter, Receipt, Reservation, RuleMode, Timer, UsageKind};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
+
+use crate::settlement::{Costs, Ending, ReservedCosts, Settlement, SettlementFuture};
 
 /// The tokens of a request to a language model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,14 +29,23 @@ pub struct TokenUsage {
 /// before, the cost stays as it was reserved. Clones share the report.
 ///
 /// A reservation does not last for ever. When four fifths of its duration have passed, the [progress](Self::set_progress) is committed, or
-/// what was reserved if there is none. What is committed later is charged as far as it is more. If it is less, nothing is given back: part
-/// of it may have refilled already.
+/// what was reserved if there is none. From then on, each time that these four fifths pass, and at the end, the cost is charged as far as it
+/// is more than before. If it is less, nothing is given back: part of it may have refilled already.
+///
+/// With several layers around a service, the report is that of all of them.
 #[derive(Clone)]
-pub struct UsageReport(Arc<Pending>);
+pub struct UsageReport {
+    pending: Arc<Pending>,
+    /// That of a layer further out, which is told the same.
+    outer: Option<Arc<UsageReport>>,
+}
 
 /// Completes when the actual cost is counted, or could not be. Dropping it does not stop the commit.
 #[derive(Debug)]
-pub struct UsageCommit(Option<JoinHandle<()>>);
+pub struct UsageCommit {
+    task: Option<JoinHandle<()>>,
+    outer: Option<Box<UsageCommit>>,
+}
 
 struct Pending {
     is_enforced: bool,
@@ -46,57 +57,25 @@ struct PendingState {
     settlement: Option<Arc<dyn Settlement>>,
     /// The same for rules whose cost is not in tokens, which the head of the response settles. None after that.
     others: Option<Arc<dyn Settlement>>,
-    /// The rules of the request, and what the response states about their costs besides the tokens.
-    costs: Vec<(String, Option<u64>)>,
+    rules: Vec<RuleCost>,
     progress: Option<TokenUsage>,
     /// The tokens that the end commits, if the service has stated them before.
     at_end: Option<TokenUsage>,
-    /// What was committed when the reservation was about to run out.
+    /// What was committed when the reservation was about to run out, with what was charged since.
     committed: Option<Costs>,
     expiry: Option<AbortHandle>,
+    /// Whether the task that waits for the expiry commits or charges at the moment.
+    is_committing: bool,
 }
 
-type SettlementFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Replaces the reserved costs by the actual ones.
-trait Settlement: Send + Sync {
-    /// Commits the costs of what would run out.
-    fn commit_reservation(self: Arc<Self>, costs: Costs) -> SettlementFuture;
-
-    /// Settles what was taken under rules whose cost is not in tokens.
-    fn settle_others(self: Arc<Self>, costs: Costs) -> SettlementFuture;
-
-    /// Commits the costs in tokens, or charges what is more than was committed before.
-    fn settle(self: Arc<Self>, ending: Ending) -> SettlementFuture;
-
-    /// Settles without waiting for it.
-    fn settle_soon(self: Arc<Self>, ending: Ending);
-
-    /// Gives everything back without waiting for it.
-    fn release(&self);
-}
-
-/// What a report ends with.
-struct Ending {
-    /// What was committed when the reservation was about to run out.
-    committed: Option<Costs>,
-    actual: Costs,
-}
-
-/// The actual costs.
-#[derive(Clone)]
-struct Costs {
-    tokens: Option<TokenUsage>,
-    others: Vec<(String, Option<u64>)>,
-}
-
-/// What a request has reserved.
-struct ReservedCosts<S> {
-    limiter: Arc<Limiter<S>>,
-    /// None if all costs are estimated as 0.
-    reservation: Option<Reservation>,
-    /// What a reservation does not hold: costs under rules without tokens, and places in queues.
-    taken: Mutex<Receipt>,
+/// The cost of the request under one rule.
+struct RuleCost {
+    rule: String,
+    /// Which tokens it counts, if any.
+    usage: Option<UsageKind>,
+    reserved: u64,
+    /// What the response states about it besides the tokens.
+    stated: Option<u64>,
 }
 
 impl UsageReport {
@@ -110,25 +89,30 @@ impl UsageReport {
         let rules = limiter.rules();
         let is_enforced =
             |name: &str| rules.rule(name).is_some_and(|rule| rule.usage().is_some() && rule.mode() != RuleMode::Shadow);
+        let rule_cost = |name: &str| RuleCost {
+            rule: name.to_owned(),
+            usage: rules.usage(name),
+            reserved: plan.rule_cost(name).unwrap_or(0),
+            stated: None,
+        };
         let duration = reservation.as_ref().map(Reservation::duration);
-        let limiter = Arc::clone(limiter);
-        let settlement: Arc<dyn Settlement> =
-            Arc::new(ReservedCosts { limiter, reservation, taken: Mutex::new(taken) });
+        let settlement: Arc<dyn Settlement> = Arc::new(ReservedCosts::new(limiter, reservation, taken));
         let state = PendingState {
             settlement: Some(Arc::clone(&settlement)),
             others: Some(settlement),
-            costs: plan.rule_ids().map(|name| (name.to_owned(), None)).collect(),
+            rules: plan.rule_ids().map(rule_cost).collect(),
             progress: None,
             at_end: None,
             committed: None,
             expiry: None,
+            is_committing: false,
         };
         let pending = Arc::new(Pending { is_enforced: plan.rule_ids().any(is_enforced), state: Mutex::new(state) });
         if let (Some(duration), Ok(runtime)) = (duration, Handle::try_current()) {
             let task = commit_before_expiry(Arc::downgrade(&pending), Arc::clone(timer), duration);
             pending.lock().expiry = Some(runtime.spawn(task).abort_handle());
         }
-        Self(pending)
+        Self { pending, outer: None }
     }
 
     /// Commits the tokens as the cost of the request, under each rule those that it counts; `None` keeps what was reserved. Does nothing
@@ -137,34 +121,45 @@ impl UsageReport {
     /// What the head of the response states about costs under other rules counts only if it was returned before. A service that knows the
     /// tokens earlier has [`commit_at_end`](Self::commit_at_end).
     pub fn commit(&self, tokens: Option<TokenUsage>) -> UsageCommit {
-        self.0.commit(tokens)
+        let outer = self.outer.as_ref().map(|outer| Box::new(outer.commit(tokens)));
+        UsageCommit { task: self.pending.commit(tokens), outer }
     }
 
     /// [Commits](Self::commit) without waiting for it, for a response that is being dropped.
     pub fn commit_soon(&self, tokens: Option<TokenUsage>) {
-        self.0.commit_soon(tokens);
+        self.layers().for_each(|report| report.pending.commit_soon(tokens));
     }
 
     /// States the tokens before the head of the response is returned. They are committed with what it states about costs under other rules,
     /// or when all clones are dropped.
     pub fn commit_at_end(&self, tokens: TokenUsage) {
-        self.0.lock().at_end = Some(tokens);
+        self.layers().for_each(|report| report.pending.lock().at_end = Some(tokens));
     }
 
     /// States what is known so far, for a request that takes longer than its reservation may last.
     pub fn set_progress(&self, tokens: TokenUsage) {
-        self.0.lock().progress = Some(tokens);
+        self.layers().for_each(|report| report.pending.lock().progress = Some(tokens));
     }
 
     /// Whether a rule that is not in shadow mode counts the tokens.
     pub fn is_enforced(&self) -> bool {
-        self.0.is_enforced
+        self.layers().any(|report| report.pending.is_enforced)
+    }
+
+    /// The same report, which tells that of a layer further out, too.
+    pub(crate) fn with_outer(&self, outer: Option<Self>) -> Self {
+        Self { pending: Arc::clone(&self.pending), outer: outer.map(Arc::new) }
+    }
+
+    /// The reports of all layers, the innermost first.
+    fn layers(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |report| report.outer.as_deref())
     }
 
     /// Gives everything back: the request has not reached the service.
     pub(crate) fn release(&self) {
         let settlement = {
-            let mut state = self.0.lock();
+            let mut state = self.pending.lock();
             state.stop_expiry();
             state.settlement.take()
         };
@@ -177,11 +172,11 @@ impl UsageReport {
     /// that of any other request, however long the response lasts.
     pub(crate) async fn settle_others(&self, cost: impl Fn(&str) -> Option<u64>) {
         let settling = {
-            let mut state = self.0.lock();
-            for (rule, stated) in &mut state.costs {
-                *stated = cost(rule);
+            let mut state = self.pending.lock();
+            for rule in &mut state.rules {
+                rule.stated = cost(&rule.rule);
             }
-            let costs = Costs { tokens: None, others: state.costs.clone() };
+            let costs = state.costs(None);
             state.others.take().map(|settlement| settlement.settle_others(costs))
         };
         if let Some(settling) = settling {
@@ -191,33 +186,32 @@ impl UsageReport {
 
     /// Commits the tokens if the service has [stated](Self::commit_at_end) them.
     pub(crate) fn end_if_stated(&self) {
-        let at_end = self.0.lock().at_end;
+        let at_end = self.pending.lock().at_end;
         if at_end.is_some() {
-            self.0.commit_soon(at_end);
+            self.pending.commit_soon(at_end);
         }
     }
 }
 
-/// Commits the progress when four fifths of the reservation have passed: what is not committed in time is lost.
+/// Commits the progress when four fifths of the reservation have passed: what is not committed in time is lost. Then charges further progress
+/// in the same intervals, since some requests never end.
 async fn commit_before_expiry(pending: Weak<Pending>, timer: Arc<dyn Timer>, duration: Duration) {
-    timer.sleep(duration * 4 / 5).await;
-    let Some(pending) = pending.upgrade() else { return };
-    let commit = {
-        let mut state = pending.lock();
-        let Some(settlement) = state.settlement.clone() else { return };
-        let costs = Costs { tokens: state.at_end.or(state.progress), others: state.costs.clone() };
-        state.committed = Some(costs.clone());
-        settlement.commit_reservation(costs)
-    };
-    commit.await;
+    loop {
+        timer.sleep(duration * 4 / 5).await;
+        let Some(commit) = pending.upgrade().and_then(|pending| pending.lock().next_commit()) else { return };
+        commit.await;
+        if pending.upgrade().is_none_or(|pending| pending.lock().has_ended_since_commit()) {
+            return;
+        }
+    }
 }
 
 impl Pending {
-    fn commit(&self, tokens: Option<TokenUsage>) -> UsageCommit {
-        let Some((settlement, ending)) = self.end(tokens) else { return UsageCommit(None) };
+    fn commit(&self, tokens: Option<TokenUsage>) -> Option<JoinHandle<()>> {
+        let (settlement, ending) = self.end(tokens)?;
         let settling = settlement.settle(ending);
         // Without a runtime there is no store to reach either.
-        UsageCommit(Handle::try_current().ok().map(|runtime| runtime.spawn(settling)))
+        Handle::try_current().ok().map(|runtime| runtime.spawn(settling))
     }
 
     fn commit_soon(&self, tokens: Option<TokenUsage>) {
@@ -231,8 +225,8 @@ impl Pending {
         let mut state = self.lock();
         let settlement = state.settlement.take()?;
         state.stop_expiry();
-        let others = state.costs.clone();
-        Some((settlement, Ending { committed: state.committed.take(), actual: Costs { tokens, others } }))
+        let actual = state.costs(tokens);
+        Some((settlement, Ending { committed: state.committed.take(), actual }))
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingState> {
@@ -241,9 +235,45 @@ impl Pending {
 }
 
 impl PendingState {
+    /// The costs, if these tokens were used; `None` is what was reserved.
+    fn costs(&self, tokens: Option<TokenUsage>) -> Costs {
+        let cost = |rule: &RuleCost| match rule.usage {
+            Some(kind) => tokens.map(|TokenUsage { input, output }| kind.tokens(input, output)),
+            None => rule.stated,
+        };
+        Costs(self.rules.iter().map(|rule| (rule.rule.clone(), cost(rule))).collect())
+    }
+
+    /// Commits the progress, or charges what it is more than before. `None` after the end.
+    fn next_commit(&mut self) -> Option<SettlementFuture> {
+        let settlement = self.settlement.clone()?;
+        let actual = self.costs(self.at_end.or(self.progress));
+        self.is_committing = true;
+        let Some(committed) = self.committed.take() else {
+            self.committed = Some(actual.clone());
+            return Some(settlement.commit_reservation(actual));
+        };
+        self.committed = Some(self.larger(&committed, &actual));
+        Some(settlement.charge_late(committed, actual))
+    }
+
+    /// The larger cost under each rule.
+    fn larger(&self, first: &Costs, second: &Costs) -> Costs {
+        let cost = |rule: &RuleCost| {
+            let [first, second] = [first, second].map(|costs| costs.actual(&rule.rule).unwrap_or(rule.reserved));
+            (rule.rule.clone(), Some(first.max(second)))
+        };
+        Costs(self.rules.iter().map(cost).collect())
+    }
+
+    fn has_ended_since_commit(&mut self) -> bool {
+        self.is_committing = false;
+        self.settlement.is_none()
+    }
+
     /// Stops the task that waits for the expiry, unless it commits already.
     fn stop_expiry(&mut self) {
-        if let Some(expiry) = self.expiry.take_if(|_| self.committed.is_none()) {
+        if let Some(expiry) = self.expiry.take_if(|_| !self.is_committing) {
             expiry.abort();
         }
     }
@@ -256,103 +286,17 @@ impl Drop for Pending {
     }
 }
 
-impl<S: Store + 'static> Settlement for ReservedCosts<S> {
-    fn commit_reservation(self: Arc<Self>, costs: Costs) -> SettlementFuture {
-        Box::pin(async move { self.commit(&costs).await })
-    }
-
-    fn settle_others(self: Arc<Self>, costs: Costs) -> SettlementFuture {
-        Box::pin(async move {
-            let _ = self.limiter.settle(self.take_others(), self.cost_by_rule(&costs)).await;
-        })
-    }
-
-    fn settle(self: Arc<Self>, Ending { committed, actual }: Ending) -> SettlementFuture {
-        Box::pin(async move {
-            match (&self.reservation, &committed) {
-                (Some(reservation), Some(committed)) => {
-                    let [committed, actual] = [committed, &actual].map(|costs| self.cost_by_rule(costs));
-                    // It is reported to the observer: the work is done, and nobody can be told.
-                    let _ = self.limiter.charge_late(reservation, committed, actual).await;
-                }
-                _ => self.commit(&actual).await,
-            }
-            let _ = self.limiter.settle(self.take_metered(), self.cost_by_rule(&actual)).await;
-        })
-    }
-
-    fn settle_soon(self: Arc<Self>, Ending { committed, actual }: Ending) {
-        match (&self.reservation, &committed) {
-            (Some(reservation), Some(committed)) => {
-                let [committed, actual] = [committed, &actual].map(|costs| self.cost_by_rule(costs));
-                self.limiter.charge_late_soon(reservation, committed, actual);
-            }
-            (Some(reservation), None) => self.limiter.commit_each_soon(reservation, self.cost_by_rule(&actual)),
-            (None, _) => {}
-        }
-        if let Ok(runtime) = Handle::try_current() {
-            let taken = self.take_metered();
-            runtime.spawn(async move { self.limiter.settle(taken, self.cost_by_rule(&actual)).await });
-        }
-    }
-
-    fn release(&self) {
-        if let Some(reservation) = &self.reservation {
-            self.limiter.release_reservation_soon(reservation);
-        }
-        self.limiter.refund_soon(std::mem::take(&mut *self.lock_taken()));
-    }
-}
-
-impl<S: Store> ReservedCosts<S> {
-    /// Commits what is reserved. A hold that is gone is charged.
-    async fn commit(&self, costs: &Costs) {
-        // The store sends what fails again, until the reservation runs out.
-        if let Some(reservation) = &self.reservation
-            && self.limiter.commit_or_charge(reservation, self.cost_by_rule(costs)).await.is_err()
-        {
-            self.limiter.commit_each_soon(reservation, self.cost_by_rule(costs));
-        }
-    }
-
-    /// The cost under a rule.
-    fn cost_by_rule<'c>(&'c self, costs: &'c Costs) -> impl Fn(&str) -> Option<u64> + 'c {
-        |rule| costs.actual(&self.limiter, rule)
-    }
-
-    /// What was taken under rules whose cost is in tokens.
-    fn take_metered(&self) -> Receipt {
-        self.lock_taken().split_off(|rule| self.limiter.rules().usage(rule).is_some())
-    }
-
-    /// What was taken under the other rules.
-    fn take_others(&self) -> Receipt {
-        let mut taken = self.lock_taken();
-        let metered = taken.split_off(|rule| self.limiter.rules().usage(rule).is_some());
-        std::mem::replace(&mut *taken, metered)
-    }
-
-    fn lock_taken(&self) -> MutexGuard<'_, Receipt> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Costs {
-    fn actual<S: Store>(&self, limiter: &Limiter<S>, rule: &str) -> Option<u64> {
-        match limiter.rules().usage(rule) {
-            Some(kind) => self.tokens.map(|TokenUsage { input, output }| kind.tokens(input, output)),
-            None => self.others.iter().find(|(name, _)| name == rule)?.1,
-        }
-    }
-}
-
 impl Future for UsageCommit {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        match &mut self.0 {
-            // A task that was stopped with its runtime has nobody to tell.
-            Some(task) => Pin::new(task).poll(context).map(|_| ()),
+        if let Some(task) = &mut self.task {
+            // A task that was stopped with its runtime has nothing to report.
+            let _ = ready!(Pin::new(task).poll(context));
+            self.task = None;
+        }
+        match &mut self.outer {
+            Some(outer) => Pin::new(&mut **outer).poll(context),
             None => Poll::Ready(()),
         }
     }
@@ -360,6 +304,6 @@ impl Future for UsageCommit {
 
 impl fmt::Debug for UsageReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UsageReport").field("is_enforced", &self.0.is_enforced).finish_non_exhaustive()
+        f.debug_struct("UsageReport").field("is_enforced", &self.is_enforced()).finish_non_exhaustive()
     }
 }

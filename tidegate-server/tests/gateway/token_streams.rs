@@ -71,6 +71,35 @@ async fn a_stream_may_begin_with_a_byte_order_mark_that_is_cut() {
     assert_eq!(gateway.used(), 100);
 }
 
+#[tokio::test]
+async fn a_stream_is_counted_although_it_is_not_declared_as_one() {
+    let all = events(&[DELTA, USAGE, "data: [DONE]"]);
+    for content_type in ["application/json", "text/plain", ""] {
+        for begin in ["", "event: x\n", ": hello\n\n", "\n\n", "id: 7\n", "\u{feff}"] {
+            let body = format!("{begin}{all}");
+            let (upstream, address) = RawUpstream::new().await;
+            let gateway = TestGateway::new(RULES, &address).await;
+            let mut client = RawConnection::connect(gateway.address).await;
+            client.send(&request("/v1/chat/completions", "", r#"{"stream": true}"#)).await;
+            let mut connection = upstream.begin_type(r#""stream": true}"#, content_type).await;
+            send_chunk(&mut connection, &body).await;
+            client.receive_until("data: [DONE]\n\n").await;
+            assert_eq!(gateway.used(), 100, "{begin:?}");
+            assert!(!client.received.contains("prompt_tokens"), "{}", client.received);
+        }
+    }
+    // With a length, all of its bytes are passed on.
+    let (upstream, _) = upstream("text/plain", &all).await;
+    let gateway = TestGateway::new(RULES, &upstream).await;
+    assert_eq!(gateway.stream(r#"{"stream":true}"#).await, all);
+    assert_eq!(gateway.used(), 100);
+    let json = "\u{feff} {\"usage\":{\"prompt_tokens\":30,\"completion_tokens\":70}}";
+    let (upstream, _) = crate::tokens::upstream("application/json", json).await;
+    let gateway = TestGateway::new(RULES, &upstream).await;
+    assert_eq!(gateway.stream(r#"{"stream":true}"#).await, json);
+    assert_eq!(gateway.used(), 100, "an answer that is no stream");
+}
+
 /// An API over HTTP/1.1, HTTP/2, TLS, and both.
 #[tokio::test]
 async fn tokens_are_counted_whatever_protocol_the_upstream_speaks() {

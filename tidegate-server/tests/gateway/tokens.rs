@@ -318,10 +318,16 @@ async fn a_stream_that_outlasts_its_reservation_is_paid_for_in_full() {
         clock.advance(Duration::from_secs(240));
         until(|| gateway.used() != 504).await;
         assert_eq!(gateway.used(), 4 + 3, "{limit}: what was streamed is committed before the reservation runs out");
+        send_chunk(&mut connection, &events(&[DELTA, &DELTA.replace("word", "last")])).await;
+        client.receive_until("last").await;
+        until(|| clock.pending_sleeps() == 1).await;
+        clock.advance(Duration::from_secs(240));
+        until(|| gateway.used() != 4 + 3).await;
+        assert_eq!(gateway.used(), 4 + 5, "{limit}: what was streamed since is charged, although the stream goes on");
         clock.advance(Duration::from_secs(3600));
         send_chunk(&mut connection, &events(&[DELTA, DELTA, "data: [DONE]"])).await;
         client.receive_until("data: [DONE]\n\n").await;
-        assert_eq!(gateway.used(), 4 + 5, "{limit}");
+        assert_eq!(gateway.used(), 4 + 7, "{limit}");
     }
 }
 

@@ -1,12 +1,15 @@
-//! Nested layers: a response has the limit headers of one layer only, the innermost one that has any.
+//! Nested layers: a response has the limit headers of one layer only, the innermost one that has any. Tokens count in each.
 
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::get;
 use http::StatusCode;
 use tidegate::http::{HeaderPolicy, ResetFormat};
 use tidegate::spi::Store;
-use tidegate::{OnFailure, Rule};
-use tidegate_tower::LimitLayer;
+use tidegate::{OnFailure, Rule, UsageKind};
+use tidegate_tower::{LimitLayer, ReservedTokens, TokenUsage, UsageReport};
 
-use crate::{TestResponse, app, burst, limiter, request_with_key, send};
+use crate::{TestResponse, app, burst, limiter, request_with_key, send, wait_until};
 
 /// A policy with other header names than the inner layers use.
 fn legacy_policy() -> HeaderPolicy {
@@ -66,4 +69,37 @@ async fn limit_headers_of_two_layers_are_not_mixed() {
 async fn an_outer_layer_adds_headers_if_no_rule_of_the_inner_layer_applies() {
     let inner = LimitLayer::new(limiter([Rule::new("exports", burst(5)).with_action("export")]));
     assert!(send_through(&inner).await.header("ratelimit").unwrap().starts_with(r#""middle";r=8;"#));
+}
+
+/// Otherwise the outer one would keep its estimate.
+#[tokio::test]
+async fn tokens_are_committed_in_every_layer() {
+    let layer = |cost: u64| {
+        let rule = Rule::new("tokens", burst(1000)).with_cost(cost).with_usage(UsageKind::Total);
+        LimitLayer::new(limiter([rule]))
+    };
+    let used = TokenUsage { input: 30, output: 7 };
+    for (way, left) in [("commit", [963, 963]), ("soon", [963, 963]), ("at end", [963, 963]), ("drop", [900, 800])] {
+        let layers = [layer(100), layer(200)];
+        let [inner, outer] = layers.each_ref().map(|layer| layer.handle().limiter());
+        let remaining = || {
+            [&inner, &outer].map(|limiter| {
+                let plan = limiter.plan(&tidegate::Request::new("")).with_peek();
+                limiter.check_plan_now(&plan).remaining().unwrap()
+            })
+        };
+        let page = get(async move |mut request: Request| {
+            let report: UsageReport = request.extensions_mut().remove().unwrap();
+            assert_eq!(request.extensions().get(), Some(&ReservedTokens(200)));
+            match way {
+                "commit" => report.commit(Some(used)).await,
+                "soon" => report.commit_soon(Some(used)),
+                "at end" => report.commit_at_end(used),
+                _ => drop(report),
+            }
+        });
+        let [inner, outer] = layers;
+        send(&Router::new().route("/", page).layer(inner).layer(outer), request_with_key("k1")).await;
+        wait_until(|| remaining() == left).await;
+    }
 }

@@ -176,6 +176,48 @@ async fn a_service_that_outlasts_its_reservation_pays_for_all_tokens_in_the_end(
     }
 }
 
+/// Otherwise a request that never ends would pay for its first four minutes only.
+#[tokio::test]
+async fn a_service_that_never_ends_pays_for_its_progress_from_time_to_time() {
+    let tokens = |input, output| TokenUsage { input, output };
+    for (progress, last, used) in [
+        (
+            [Some((30, 7)), Some((50, 57)), Some((1, 1)), Some((60, 57))],
+            (60, 58),
+            [[37, 7], [107, 57], [107, 57], [117, 57], [118, 58]],
+        ),
+        (
+            [None, Some((30, 7)), Some((60, 90)), Some((60, 120))],
+            (60, 110),
+            [[100, 100], [100, 100], [150, 100], [180, 120], [180, 120]],
+        ),
+    ] {
+        let clock = ManualClock::starting_at(START);
+        let layer = LimitLayer::new(limiter_on(&clock, rules())).with_timer(clock.clone());
+        let limiter = layer.handle().limiter();
+        let (sender, mut reports) = tokio::sync::mpsc::unbounded_channel();
+        let app = app(layer, move |report| {
+            let sender = sender.clone();
+            async move { sender.send(report).unwrap() }
+        });
+        send(&app, request_with_key("k1")).await;
+        let report = reports.recv().await.unwrap();
+        for (progress, used) in progress.into_iter().zip(used) {
+            if let Some((input, output)) = progress {
+                report.set_progress(tokens(input, output));
+            }
+            wait_until(|| clock.pending_sleeps() == 1).await;
+            clock.advance(Duration::from_secs(240));
+            // It sleeps again after it has charged.
+            wait_until(|| clock.pending_sleeps() == 1).await;
+            assert_eq!(remaining(&limiter)[..2], used.map(|used| 1000 - used), "{progress:?}");
+        }
+        report.commit(Some(tokens(last.0, last.1))).await;
+        assert_eq!(remaining(&limiter)[..2], used[4].map(|used| 1000 - used));
+        wait_until(|| clock.pending_sleeps() == 0).await;
+    }
+}
+
 #[tokio::test]
 async fn costs_that_a_late_response_states_are_charged() {
     let clock = ManualClock::starting_at(START);

@@ -40,6 +40,10 @@ pub(super) struct Meter {
 
 /// The form of a response.
 enum Form {
+    /// Known when its first bytes are there.
+    Undeclared {
+        withholds_usage: bool,
+    },
     Stream(EventStream),
     Json(UsageScanner),
     /// Compressed, although that was not offered.
@@ -51,8 +55,9 @@ impl Meter {
         Self::new(report, prompt_tokens, Form::Stream(EventStream::new(withholds_usage)))
     }
 
-    pub(super) fn json(report: UsageReport, prompt_tokens: u64) -> Self {
-        Self::new(report, prompt_tokens, Form::Json(UsageScanner::default()))
+    /// Of a response that is not declared as a stream, and may be one all the same.
+    pub(super) fn undeclared(report: UsageReport, prompt_tokens: u64, withholds_usage: bool) -> Self {
+        Self::new(report, prompt_tokens, Form::Undeclared { withholds_usage })
     }
 
     pub(super) fn unreadable(report: UsageReport) -> Self {
@@ -65,13 +70,18 @@ impl Meter {
 
     /// Counts further bytes, and returns those that are passed on.
     fn push(&mut self, bytes: Bytes) -> Bytes {
+        if let Form::Undeclared { withholds_usage } = self.form
+            && let Some(form) = Form::from_beginning(&bytes, withholds_usage)
+        {
+            self.form = form;
+        }
         let passed = match &mut self.form {
+            Form::Undeclared { .. } | Form::Unreadable => return bytes,
             Form::Stream(events) => events.push(bytes, &mut self.count),
             Form::Json(scanner) => {
                 scanner.push(&bytes, &mut self.count);
                 bytes
             }
-            Form::Unreadable => return bytes,
         };
         // It is committed if the reservation is about to run out.
         if let Some(tokens) = self.tokens() {
@@ -84,7 +94,7 @@ impl Meter {
     fn finish(&mut self) -> Bytes {
         match &mut self.form {
             Form::Stream(events) => events.finish(&mut self.count),
-            Form::Json(_) | Form::Unreadable => Bytes::new(),
+            Form::Undeclared { .. } | Form::Json(_) | Form::Unreadable => Bytes::new(),
         }
     }
 
@@ -93,7 +103,7 @@ impl Meter {
         match &self.form {
             Form::Stream(_) => self.count.is_complete(),
             Form::Json(scanner) => scanner.is_complete(),
-            Form::Unreadable => false,
+            Form::Undeclared { .. } | Form::Unreadable => false,
         }
     }
 
@@ -103,7 +113,7 @@ impl Meter {
             // Before that, a model may reason for long and show nothing of it.
             Form::Stream(_) => self.count.has_output(),
             Form::Json(_) => self.count.has_usage(),
-            Form::Unreadable => false,
+            Form::Undeclared { .. } | Form::Unreadable => false,
         };
         is_known.then(|| self.count.tokens(self.prompt_tokens))
     }
@@ -113,9 +123,21 @@ impl Meter {
     }
 }
 
+impl Form {
+    /// The form of a response that begins with these bytes: a stream, if the first one after space and a byte order mark begins a field or a
+    /// comment of an event. No JSON object begins with it.
+    fn from_beginning(bytes: &[u8], withholds_usage: bool) -> Option<Self> {
+        let is_skipped = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, 0xef | 0xbb | 0xbf);
+        Some(match bytes.iter().find(|byte| !is_skipped(byte))? {
+            b'd' | b'e' | b'i' | b'r' | b':' => Self::Stream(EventStream::new(withholds_usage)),
+            _ => Self::Json(UsageScanner::default()),
+        })
+    }
+}
+
 impl MeteredBody {
     pub(super) fn new(body: UpstreamBody, meter: Meter) -> Self {
-        let withholds = matches!(&meter.form, Form::Stream(_));
+        let withholds = matches!(&meter.form, Form::Stream(_) | Form::Undeclared { withholds_usage: true });
         Self {
             body,
             meter: Some(meter),

@@ -176,7 +176,11 @@ impl SentModelRequest {
         let meter = match is_encoded(&parts.headers) {
             true => Meter::unreadable(self.report),
             false if is_stream => Meter::stream(self.report, prompt_tokens, withholds_usage),
-            false => Meter::json(self.report, prompt_tokens),
+            // With a length, nothing can be withheld.
+            false => {
+                let withholds_usage = withholds_usage && !parts.headers.contains_key(CONTENT_LENGTH);
+                Meter::undeclared(self.report, prompt_tokens, withholds_usage)
+            }
         };
         if is_stream && withholds_usage {
             parts.headers.remove(CONTENT_LENGTH);

@@ -22,6 +22,10 @@ pub(super) struct EventStream {
     long: Option<LongEvent>,
     /// Whether the current line is empty so far.
     is_line_empty: bool,
+    /// Whether the current line is the first one of its event.
+    is_first_line: bool,
+    /// Whether the current line is a comment in front of an event. It is passed on by itself: servers keep connections alive with it.
+    is_comment: bool,
     /// Whether the last byte was a carriage return, of whose line end a line feed would be a part.
     after_return: bool,
     /// Whether events that only state the usage are held back, and with them all incomplete ones.
@@ -45,6 +49,8 @@ impl EventStream {
             partial: Vec::new(),
             long: None,
             is_line_empty: true,
+            is_first_line: true,
+            is_comment: false,
             after_return: false,
             withholds_usage,
             is_last_kept: true,
@@ -121,20 +127,27 @@ impl EventStream {
         partial
     }
 
-    /// The length of the rest of the event in `bytes`, if its end is there.
+    /// The length of the rest of the event, or of the comment in front of it, in `bytes`, if its end is there.
     fn find_end(&mut self, bytes: &[u8]) -> Option<usize> {
         for (index, byte) in bytes.iter().enumerate() {
             match byte {
                 b'\n' if self.after_return => self.after_return = false,
                 b'\n' | b'\r' => {
                     self.after_return = *byte == b'\r';
-                    if std::mem::replace(&mut self.is_line_empty, true) {
+                    let is_end = std::mem::replace(&mut self.is_line_empty, true) || self.is_comment;
+                    (self.is_first_line, self.is_comment) = (is_end, false);
+                    if is_end {
                         let is_pair = self.after_return && bytes.get(index + 1) == Some(&b'\n');
                         self.after_return &= !is_pair;
                         return Some(index + 1 + usize::from(is_pair));
                     }
                 }
-                _ => (self.is_line_empty, self.after_return) = (false, false),
+                _ => {
+                    if std::mem::take(&mut self.is_line_empty) {
+                        self.is_comment = self.is_first_line && *byte == b':';
+                    }
+                    self.after_return = false;
+                }
             }
         }
         None
@@ -291,6 +304,28 @@ mod tests {
                 let text = begin.clone() + &end;
                 assert_eq!(pass(&text, size, withholds), (text.clone(), TokenUsage { input: 7, output: 2 }), "{size}");
             }
+        }
+    }
+
+    /// Servers send a comment line, sometimes without a blank one, so that a connection stays open while the model works.
+    #[test]
+    fn a_comment_in_front_of_an_event_is_passed_on_at_once() {
+        for end in ["\n", "\r\n", "\r"] {
+            let comment = format!(": keep-alive{end}");
+            let text = format!(
+                "{comment}{comment}{DELTA}{end}{comment}{end}{comment}{USAGE}{end}{end}{comment}{DELTA}{end}{end}"
+            );
+            let expected = text.replace(&format!("{USAGE}{end}{end}"), "");
+            for size in 1..=text.len() {
+                let (passed, tokens) = pass(&text, size, true);
+                assert_eq!((passed, tokens), (expected.clone(), TokenUsage { input: 7, output: 2 }), "{size} {end:?}");
+            }
+            let (mut stream, mut count) = (EventStream::new(true), TokenCount::default());
+            for chunk in [comment.clone(), comment, format!(": a{end}")] {
+                let chunk = Bytes::from(chunk);
+                assert_eq!(stream.push(chunk.clone(), &mut count), chunk, "{end:?}");
+            }
+            assert_eq!(stream.push(format!("{DELTA}{end}: within{end}").into(), &mut count), Bytes::new());
         }
     }
 
