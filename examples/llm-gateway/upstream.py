@@ -25,7 +25,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/chat/completions":
             self.chat(request, prompt, words)
         elif self.path == "/v1/responses":
-            self.responses(request, prompt, words)
+            self.respond(request, prompt, words)
         elif self.path == "/v1/messages":
             self.messages(request, prompt, words)
         else:
@@ -44,7 +44,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_chunk(b"data: [DONE]\n\n")
         self.send_chunk(b"")
 
-    def responses(self, request, prompt, words):
+    def respond(self, request, prompt, words):
         content = [{"type": "output_text", "text": "word " * words}]
         usage = {"input_tokens": prompt, "output_tokens": words, "total_tokens": prompt + words}
         response = {"object": "response", "output": [{"type": "message", "content": content}], "usage": usage}

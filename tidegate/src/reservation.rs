@@ -121,8 +121,8 @@ impl Reservation {
         self.stored.rules().chain(self.local.rules())
     }
 
-    /// The receipt of what it holds in the store, for another process that commits or releases it. Sign its bytes: whoever can forge them
-    /// can end the reservations of others.
+    /// The receipt of what it holds in the store, for another process that commits or releases it. Sign its bytes: a client that
+    /// could forge them could end the reservations of others.
     pub const fn stored(&self) -> &Receipt {
         &self.stored
     }

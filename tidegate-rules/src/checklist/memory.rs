@@ -55,7 +55,7 @@ pub(super) fn item(rules: &[&CompiledRule]) -> ChecklistItem {
     ChecklistItem::met("memory is estimated", detail + &reservations(rules))
 }
 
-/// The size of reservations, which the estimate does not include: nobody knows how many are open at the same time.
+/// The size of reservations, which the estimate does not include, since the number of open ones is not known.
 fn reservations(rules: &[&CompiledRule]) -> String {
     let mut reserving = rules.iter().filter(|rule| rule.matcher.usage.is_some()).map(|rule| rule.matcher.id.as_str());
     reserving.next().map_or_else(String::new, |first| {

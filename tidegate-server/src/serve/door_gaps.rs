@@ -80,8 +80,8 @@ impl DoorGapCounters {
     }
 }
 
-/// Whether requests are judged by a rule without what it reads, or hold slots that nobody releases, or cost estimates that nobody settles.
-/// A rule that never applies judges none, and a server cannot tell a call of a proxy from one of a client.
+/// Whether a rule decides requests without what it reads, or without their end: slots are then held for the whole lease, and estimates are
+/// never corrected. Not a rule that never applies; and a server cannot tell a call of a proxy from one of a client.
 fn is_counted(gap: &DoorGap) -> bool {
     matches!(
         gap.effect(),

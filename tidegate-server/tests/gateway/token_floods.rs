@@ -67,3 +67,13 @@ async fn tokens_are_charged_after_an_estimate_of_zero() {
     gateway.post("/v1/chat/completions", "", "{}").await;
     assert_eq!(gateway.used(), 100);
 }
+
+/// They are sent before the usage is known.
+#[tokio::test]
+async fn header_fields_show_what_is_left_while_the_whole_estimate_is_reserved() {
+    let (upstream, _) = upstream("application/json", r#"{"usage":{"prompt_tokens":30,"completion_tokens":70}}"#).await;
+    let gateway = TestGateway::new(RULES, &upstream).await;
+    let response = gateway.post("/v1/chat/completions", "", r#"{"max_tokens":500}"#).await;
+    assert!(response.contains("\r\nx-ratelimit-remaining: 9496\r\n"), "{response}");
+    assert_eq!(gateway.used(), 100);
+}

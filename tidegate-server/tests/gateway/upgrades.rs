@@ -8,6 +8,7 @@ use tidegate_server::gateway::GatewayOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use crate::tokens::{RULES, TestGateway};
 use crate::{RawConnection, START, gateway, gateway_at, gateway_with, get, limits, listener, mirror};
 
 pub(crate) const UPGRADE_REQUEST: &str = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\
@@ -56,6 +57,21 @@ async fn a_web_socket_carries_bytes_both_ways() {
     let request = request.await.unwrap();
     assert!(request.contains("connection: upgrade\r\n") && request.contains("upgrade: websocket\r\n"), "{request}");
     assert!(request.contains("sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"), "{request}");
+}
+
+/// Its messages are not read.
+#[tokio::test]
+async fn a_web_socket_costs_the_tokens_that_were_reserved() {
+    let (upstream, _request) = upstream(UPGRADE_RESPONSE).await;
+    let rules = RULES.replace("match: { method: POST }", "match: {}");
+    let gateway = TestGateway::new(&rules, &format!("http://{upstream}")).await;
+    let mut connection = RawConnection::connect(gateway.address).await;
+    connection.send(UPGRADE_REQUEST).await;
+    connection.receive_until("\r\n\r\n").await;
+    assert!(connection.received.starts_with("HTTP/1.1 101 "), "{}", connection.received);
+    drop(connection);
+    gateway.wait_until_committed().await;
+    assert_eq!(gateway.used(), 500);
 }
 
 /// More than the buffers of the connections hold.

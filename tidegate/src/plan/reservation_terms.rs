@@ -21,7 +21,7 @@ impl ReservationTerms {
         Self { owner, ttl_micros: u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX), keyed, usage_only: false }
     }
 
-    /// Who holds what is reserved.
+    /// The owner of its holds.
     pub const fn owner(&self) -> LeaseOwner {
         self.owner
     }

@@ -265,7 +265,7 @@ async fn outstanding_lists_each_limit_and_when_the_oldest_runs_out() {
     let body = json!({ "action": "complete", "tenant": "acme" });
     let of = |name| json!({ "rule": "tokens", "name": name, "reservations": 2, "units": 300, "oldest_expires_in_ms": 299_000 });
     assert_eq!(api.post("/v1/quotas/outstanding", &body).await.1, json!({ "outstanding": [of(""), of("day")] }));
-    // Both times are rounded down: nobody may rely on more time than there is.
+    // Both times are rounded down, so that a caller does not rely on more time than there is.
     api.clock.advance(MICROSECOND);
     let again = api.reserve("a", 100).await.1["reservation"]["expires_in_ms"].clone();
     let oldest = api.post("/v1/quotas/outstanding", &body).await.1["outstanding"][0]["oldest_expires_in_ms"].clone();
