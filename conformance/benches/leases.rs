@@ -1,5 +1,5 @@
 //! Leases on Redis next to a token bucket: takes, releases and renewals, as CPU time of both processes and calls a second; and the traffic
-//! that renewing 10,000 of them causes.
+//! that renewing 10,000 of them causes. And calls on a key that has many reservations.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
 
@@ -23,7 +23,7 @@ const UNDER_WAY: usize = 64;
 const SUBJECTS: usize = 10_000;
 /// Renewals in one call: as many as the library sends together.
 const RENEWALS_PER_CALL: usize = 256;
-/// The lease, and how often it is renewed within its time.
+/// The lease and the time to live of reservations, and how often it is renewed within its time.
 const LEASE: Duration = Duration::from_secs(30);
 const RENEWALS_PER_LEASE: u32 = 3;
 
@@ -33,7 +33,11 @@ fn main() {
     let options = Options::from_command_line();
     let server = Server::start(Kind::Redis);
     let calls = if options.quick { 2_000 } else { 100_000 };
-    let tables = [calls_next_to_a_bucket(&server, &options, calls), renewals(&server, &options)];
+    let tables = [
+        calls_next_to_a_bucket(&server, &options, calls),
+        renewals(&server, &options),
+        calls_beside_reservations(&server, &options, calls / 10),
+    ];
     report(&options, &tables);
 }
 
@@ -158,6 +162,39 @@ fn renewals(server: &Server, options: &Options) -> Table {
     table
 }
 
+/// What a list of reservations, open or remembered, costs the requests on its key.
+fn calls_beside_reservations(server: &Server, options: &Options, calls: usize) -> Table {
+    let columns = ["open and remembered", "take: µs CPU of Redis", "reserve and commit: µs CPU of Redis"];
+    let mut table = Table::new(format!("One token bucket with reservations, {UNDER_WAY} under way"), columns);
+    let (instance, subjects) = (store(server), subjects(1));
+    let bucket = Gate::for_rule("api", Limit::token_bucket(1_000_000_000, Rate::per_second(1_000).unwrap()).unwrap());
+    // Different costs, since equal takes are decided as one.
+    let check = |number: usize| Check::new(&bucket, subjects[0], 1 + (number % 1_000) as u64);
+    let next = AtomicU64::new(1);
+    let owner = || LeaseOwner::from_number(next.fetch_add(1, Ordering::Relaxed)).unwrap();
+    let mut connection = server.connection();
+    for entries in [0, 100, 1_000] {
+        let mut best = [f64::MAX; 2];
+        for _ in 0..options.rounds() {
+            for (best, is_take) in best.iter_mut().zip([true, false]) {
+                redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connection).unwrap();
+                instance.run(UNDER_WAY, 0, entries, &async |store: &RedisStore, _| {
+                    reserve_and_commit(store, check(0), owner(), true).await;
+                });
+                let before = server_micros(&mut connection);
+                instance.run(UNDER_WAY, 0, calls, &async |store: &RedisStore, number| match is_take {
+                    true => take(store, check(number), None).await,
+                    // Without a key, so that the list stays as long as it is.
+                    false => reserve_and_commit(store, check(number), owner(), false).await,
+                });
+                *best = best.min((server_micros(&mut connection) - before) / calls as f64);
+            }
+        }
+        table.row([Cell::Number(entries as f64, 0)].into_iter().chain(best.map(|micros| Cell::Number(micros, 2))));
+    }
+    table
+}
+
 fn slots() -> Gate {
     Gate::for_rule("exports", Limit::concurrency(60_000, LEASE).unwrap())
 }
@@ -188,7 +225,7 @@ async fn reserve_and_commit(store: &RedisStore, check: Check<'_>, owner: LeaseOw
     assert_eq!(store.decide(&plan).await.unwrap().granted(), 1);
     let commit = HoldOp::Commit { cost: 1, position: terms.position() };
     let endings = store.end_holds(&[Adjustment::new(&check, Op::Hold(commit))]).await.unwrap();
-    // A list of 4,096 entries forgets the oldest end first, never an open hold.
+    // A full list forgets the oldest end first, never an open hold.
     assert_ne!(endings, [HoldEnding::NotFound]);
 }
 

@@ -3,18 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+#[path = "batches/beside_holds.rs"]
+mod beside_holds;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use conformance::batch_history::{Anonymous, BatchStores, batch_histories};
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{key_name, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
-use tidegate::spi::{
-    Adjustment, Check, Gate, KeyStem, LeaseOwner, Network, Plan, PlanMode, ReservationTerms, Role, Store, Subject,
-    Verdict,
-};
+use tidegate::spi::{Adjustment, Check, Gate, KeyStem, Network, Plan, PlanMode, Role, Store, Subject, Verdict};
 use tidegate::{AnonymousBounds, ManualClock, StoreErrorKind};
 use tidegate_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
@@ -22,9 +21,6 @@ use tokio::task::JoinSet;
 
 /// Decisions in `make test`, on each kind of server.
 const DEFAULT_DECISIONS: u64 = 20_000;
-
-/// How long reservations last.
-const HOLD_TTL: Duration = Duration::from_secs(60);
 
 #[test]
 fn batches_in_redis_agree_with_single_plans_and_the_model() {
@@ -171,36 +167,6 @@ async fn a_denied_plan_of_a_batch_consumes_nothing_from_its_other_checks() {
             let peeked = store.decide(&plan().with_peek()).await.unwrap();
             for check in peeked.checks() {
                 assert_eq!(check.outcome.limit - check.outcome.remaining, 100, "{kind:?}, rule {tight} is tight");
-            }
-        }
-    }
-}
-
-/// A state with holds is binary, and 59 is the byte of the semicolon that separates the plans of a reply.
-#[tokio::test]
-async fn equal_plans_of_a_batch_are_decided_beside_holds_as_one_by_one() {
-    for kind in KINDS {
-        let server = Server::start(kind);
-        for limit in limits_of_every_kind(100) {
-            for (copies, cost) in [(2, 1), (3, 1), (8, 1), (2, 30), (3, 30), (2, 0), (3, 0), (2, 41), (3, 42)] {
-                let gate = Gate::for_rule("tokens", limit);
-                let plan = |cost: u64| Plan::new([Check::new(&gate, subject(1), cost)]).unwrap();
-                let owner = LeaseOwner::from_number(59).unwrap();
-                let reservation = plan(59).with_reservation(ReservationTerms::new(owner, HOLD_TTL, false));
-                let stores = two_stores(&server, &ManualClock::default()).await;
-                for store in &stores {
-                    assert_eq!(store.decide(&reservation).await.unwrap().granted(), 1, "{limit:?}");
-                    // Quotas are above the limit then, and others full.
-                    let late = Check::new(&gate, subject(1), if cost == 0 { 60 } else { 0 });
-                    store.adjust(&[Adjustment::charge(&late)]).await.unwrap();
-                }
-                let plans: Vec<Plan<'_>> = (0..copies).map(|_| plan(cost)).collect();
-                let (order, verdicts) = stores[0].decide_batch(&plans).await;
-                for index in order {
-                    let (batch, single) = (verdicts[index].as_ref().unwrap(), stores[1].decide(&plans[index]).await);
-                    assert_eq!(*batch, single.unwrap(), "{kind:?} {limit:?} {copies} of {cost}");
-                }
-                let _: () = redis::cmd("FLUSHDB").query(&mut server.connection()).unwrap();
             }
         }
     }

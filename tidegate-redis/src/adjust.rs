@@ -27,6 +27,9 @@ use crate::{args, reply};
 /// The largest number of slots that one call renews or releases: a server does nothing else in the meantime.
 pub(crate) const MAX_SLOT_UPDATES: usize = 128;
 
+/// The largest number of holds that one call ends: their lists may be long, and each end copies one.
+pub(crate) const MAX_HOLD_ENDINGS: usize = 32;
+
 /// Counts a task that sends adjustments until it is dropped, also by a runtime that is shut down.
 pub(crate) struct AdjustingTask(Arc<AtomicUsize>);
 
@@ -191,14 +194,17 @@ impl RedisStore {
         Ok(endings.into_iter().map(|ending| ending == HoldEnding::Ended).collect())
     }
 
-    /// Renews and releases slots of concurrency limits, and ends holds, one call for each slot of the cluster and [`MAX_SLOT_UPDATES`].
+    /// Renews and releases slots of concurrency limits, and ends holds, one call for each slot of the cluster and [`MAX_SLOT_UPDATES`], or
+    /// [`MAX_HOLD_ENDINGS`] if there are holds among them.
     /// Returns for each what became of it. Updates that may have been applied can be repeated.
     pub(crate) async fn send_endings(&self, updates: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
         let is_cluster = self.router.is_cluster();
         let slot = |index: usize| if is_cluster { slot_of(updates[index].key.partition()) } else { 0 };
         let indexes: Vec<usize> = (0..updates.len()).collect();
         let groups = group_by(&indexes, |one, other| slot(*one) == slot(*other));
-        let calls = groups.iter().flat_map(|group| group.chunks(MAX_SLOT_UPDATES));
+        let has_holds = updates.iter().any(Adjustment::is_hold_ending);
+        let most = if has_holds { MAX_HOLD_ENDINGS } else { MAX_SLOT_UPDATES };
+        let calls = groups.iter().flat_map(|group| group.chunks(most));
         let exceptions =
             join_all(calls.map(async |group| match self.update_group(slot(group[0]), updates, group).await {
                 // The keys of a slot that is being migrated may be on two servers.

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::adjust::{AdjustingTask, MAX_SLOT_UPDATES};
+use crate::adjust::{AdjustingTask, MAX_HOLD_ENDINGS, MAX_SLOT_UPDATES};
 use crate::args::PackedAdjustment;
 use crate::period_clock::MAX_STALE_ATTEMPTS;
 use crate::reply::parse_adjust;
@@ -25,7 +25,7 @@ use crate::timer;
 /// Releases that are sent together, to all slots of a cluster. The rest waits.
 const MAX_RELEASES_UNDER_WAY: usize = 1024;
 
-/// Releases that wait while the store fails. Further slots run out after their lease.
+/// Releases that wait while the store fails. Slots and holds of further calls run out.
 const MAX_WAITING_RELEASES: usize = 65_536;
 
 /// How soon failed releases are sent again.
@@ -52,6 +52,8 @@ struct WaitingRelease {
     slot: u16,
     /// When the lease is over, and nothing is left to release.
     ends: Instant,
+    /// Whether it ends a hold, else it releases a slot.
+    is_hold: bool,
     release: PackedAdjustment,
 }
 
@@ -66,6 +68,7 @@ impl RedisStore {
         let packed = releases.iter().enumerate().map(|(index, release)| WaitingRelease {
             slot: if is_cluster { slot_of(release.key.partition()) } else { 0 },
             ends: timer::after(now, release.hold_duration().unwrap_or_else(|| release.limit.max_window())),
+            is_hold: release.is_hold_ending(),
             release: PackedAdjustment::new(
                 &self.options.prefix,
                 release,
@@ -110,9 +113,8 @@ async fn send(store: RedisStore, _adjusting: AdjustingTask) {
 /// Returns the releases to send again. They may have been executed, which does no harm.
 async fn send_to_slot(store: &RedisStore, slot: u16, releases: Vec<WaitingRelease>) -> Vec<WaitingRelease> {
     let mut failed = Vec::new();
-    let mut releases = releases.into_iter().peekable();
-    while releases.peek().is_some() {
-        let mut batch: Vec<WaitingRelease> = releases.by_ref().take(MAX_SLOT_UPDATES).collect();
+    let (holds, slots): (Vec<_>, Vec<_>) = releases.into_iter().partition(|release| release.is_hold);
+    for mut batch in in_calls(slots, MAX_SLOT_UPDATES).into_iter().chain(in_calls(holds, MAX_HOLD_ENDINGS)) {
         match send_together(store, slot, &mut batch).await {
             SendResult::Done => {}
             SendResult::Retry => failed.extend(batch),
@@ -127,6 +129,15 @@ async fn send_to_slot(store: &RedisStore, slot: u16, releases: Vec<WaitingReleas
         }
     }
     failed
+}
+
+/// `releases` in groups of at most `most`.
+fn in_calls(releases: Vec<WaitingRelease>, most: usize) -> Vec<Vec<WaitingRelease>> {
+    let (mut groups, mut releases) = (Vec::new(), releases.into_iter());
+    while releases.len() > 0 {
+        groups.push(releases.by_ref().take(most).collect());
+    }
+    groups
 }
 
 /// What became of releases that were sent together.
@@ -158,11 +169,14 @@ async fn send_together(store: &RedisStore, slot: u16, releases: &mut [WaitingRel
 }
 
 impl BackgroundReleases {
-    /// Adds releases. Whether the caller must start to send.
-    fn add(&self, releases: impl Iterator<Item = WaitingRelease>) -> bool {
+    /// Adds the releases of one call. If there is no room for all of them, it adds none: a reservation is not committed under one limit
+    /// and lost under another. Whether the caller must start to send.
+    fn add(&self, releases: impl ExactSizeIterator<Item = WaitingRelease>) -> bool {
         let mut state = self.lock();
         let room = MAX_WAITING_RELEASES.saturating_sub(state.waiting.len() + state.failed.len());
-        state.waiting.extend(releases.take(room));
+        if releases.len() <= room {
+            state.waiting.extend(releases);
+        }
         let must_start = !std::mem::replace(&mut state.is_sending, true);
         drop(state);
         self.added.notify_one();
@@ -228,7 +242,7 @@ mod tests {
 
     fn waiting_in(slot: u16) -> WaitingRelease {
         let ends = timer::after(timer::now(), Duration::from_secs(3600));
-        WaitingRelease { slot, ends, release: PackedAdjustment::default() }
+        WaitingRelease { slot, ends, is_hold: false, release: PackedAdjustment::default() }
     }
 
     fn next_slots(releases: &BackgroundReleases) -> Vec<u16> {
@@ -253,5 +267,15 @@ mod tests {
         releases.add_failed((0..MAX_WAITING_RELEASES).map(|_| waiting_in(1)).collect());
         releases.add([waiting_in(2)].into_iter());
         assert!(next_slots(&releases).is_empty());
+    }
+
+    #[test]
+    fn the_releases_of_a_call_wait_together_or_not_at_all() {
+        let releases = BackgroundReleases::default();
+        releases.add_failed((2..=MAX_WAITING_RELEASES).map(|_| waiting_in(1)).collect());
+        releases.add([waiting_in(2), waiting_in(3)].into_iter());
+        assert!(next_slots(&releases).is_empty(), "there is room for one");
+        releases.add([waiting_in(4)].into_iter());
+        assert_eq!(next_slots(&releases), [4]);
     }
 }

@@ -18,7 +18,7 @@ use index_table::IndexTable;
 pub(crate) const MAX_BATCH_PLANS: usize = 256;
 /// The sum over all plans: a key that several plans share counts for each.
 pub(crate) const MAX_BATCH_KEYS: usize = 512;
-/// Likewise.
+/// Likewise, of checks of sliding logs and of long lists of slots or holds. Equal plans count once, since they are decided as one.
 pub(crate) const MAX_BATCH_LOG_CHECKS: usize = 16;
 
 /// Plans that one script call decides.
@@ -47,11 +47,13 @@ pub(crate) enum BatchMode {
 }
 
 /// Counts plans, up to the bounds of a batch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct BatchSize {
     plans: usize,
     keys: usize,
     log_checks: usize,
+    /// The [hashes](PackedPlan::repeat_hash) of plans whose log checks are counted.
+    counted: SmallVec<[u64; MAX_BATCH_LOG_CHECKS]>,
 }
 
 impl Batch {
@@ -114,18 +116,21 @@ impl Batch {
 }
 
 impl BatchSize {
-    /// Counts `plan`, if the batch has room for it. A batch without plans has room for any.
-    pub(crate) fn try_add(&mut self, plan: &PackedPlan) -> bool {
-        let sum = Self {
-            plans: self.plans + 1,
-            keys: self.keys + plan.keys(),
-            log_checks: self.log_checks + plan.log_checks(),
-        };
-        let fits = sum.plans <= MAX_BATCH_PLANS && sum.keys <= MAX_BATCH_KEYS && sum.log_checks <= MAX_BATCH_LOG_CHECKS;
-        if fits || self.plans == 0 {
-            *self = sum;
+    /// Counts `plan`, if the batch has room for it. A batch without plans has room for any. `long_lists` is the number of its checks
+    /// that may meet a [long list](crate::long_hold_lists::LongHoldLists) of holds.
+    pub(crate) fn try_add(&mut self, plan: &PackedPlan, long_lists: usize) -> bool {
+        let log_checks = plan.log_checks() + long_lists;
+        let repeat = plan.repeat_hash().filter(|_| log_checks > 0);
+        let is_counted = repeat.is_some_and(|hash| self.counted.contains(&hash));
+        let (plans, keys) = (self.plans + 1, self.keys + plan.keys());
+        let log_checks = self.log_checks + if is_counted { 0 } else { log_checks };
+        let fits = plans <= MAX_BATCH_PLANS && keys <= MAX_BATCH_KEYS && log_checks <= MAX_BATCH_LOG_CHECKS;
+        if !fits && self.plans > 0 {
+            return false;
         }
-        fits || sum.plans == 1
+        (self.plans, self.keys, self.log_checks) = (plans, keys, log_checks);
+        self.counted.extend(repeat.filter(|_| !is_counted));
+        true
     }
 
     /// The number of plans.
@@ -156,8 +161,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::long_hold_lists::LongHoldLists;
     use crate::packed_plan::LIMIT_BYTES;
     use crate::period_clock::PackTime;
+    use crate::timer;
     use tidegate::spi::{Check, Gate, KeyStem, Plan, PlanMode, Role, Subject};
     use tidegate::{Limit, Penalty, Period, Periods, Rate, StoreErrorKind};
 
@@ -186,7 +193,7 @@ mod tests {
     }
 
     /// The characters of a reply, the frequent ones more often.
-    const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUupPgtm!~0123456789,";
+    const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUupPgtmhhrek!~0123456789,,,";
 
     #[test]
     fn keys_limits_and_equal_plans_are_sent_once() {
@@ -238,7 +245,7 @@ mod tests {
                 (0..checks).map(|number| gate(&format!("r{number}"), limit, Role::Enforced)).collect();
             let plan = pack(&plan(&gates.iter().collect::<Vec<_>>(), 1));
             let mut size = BatchSize::default();
-            while size.try_add(&plan) {}
+            while size.try_add(&plan, 0) {}
             size.plans()
         };
         let log = Limit::sliding_log(5, Duration::from_secs(60)).unwrap();
@@ -246,6 +253,39 @@ mod tests {
         assert_eq!((fill(log, 1), fill(log, 3), fill(log, 32)), (16, 5, 1), "a plan alone always has room");
         let slots = |max| Limit::concurrency(max, Duration::from_secs(60)).unwrap();
         assert_eq!((fill(slots(256), 1), fill(slots(257), 1)), (256, 16), "long lists of leases count as sliding logs");
+    }
+
+    /// Whoever holds them, and also takes that hold nothing.
+    #[test]
+    fn long_lists_of_holds_count_as_sliding_logs_until_they_have_ended() {
+        const NOW: u64 = 1_800_000_000_000_000;
+        let [tenant, client] = ["tenant", "client"].map(|rule| gate(rule, token_bucket(), Role::Enforced));
+        let two_checks = |subject| {
+            let checks =
+                [Check::new(&tenant, Subject::from_hash(0), 1), Check::new(&client, Subject::from_hash(subject), 1)];
+            pack(&Plan::new(checks).unwrap())
+        };
+        let equal = pack(&plan(&[&tenant], 0));
+        let (mut lists, start) = (LongHoldLists::new(timer::now()), timer::now());
+        let learn = |lists: &mut LongHoldLists, entries: u64, plan: &PackedPlan| {
+            let text = format!("a1800000000000000h0,{},{entries}A", NOW + 60_000_000);
+            let repeat = Repeat { index: 0, count: 1 };
+            lists.record(plan, &PlanReply::new(Timestamp::from_micros(NOW), repeat, text.as_bytes()), start);
+        };
+        let fill = |lists: &LongHoldLists, plan: &dyn Fn(u128) -> PackedPlan, now| {
+            let (mut size, mut number) = (BatchSize::default(), 0);
+            while size.try_add(&plan(number), lists.checks_of(&plan(number), now)) {
+                number += 1;
+            }
+            size.plans()
+        };
+        learn(&mut lists, 64, &two_checks(1));
+        assert_eq!(fill(&lists, &two_checks, start), 256, "a short list");
+        learn(&mut lists, 65, &two_checks(1));
+        assert_eq!(fill(&lists, &two_checks, start), 16, "a long list of the first check");
+        assert_eq!(fill(&lists, &|_| equal.clone(), start), 256, "equal plans are decided as one");
+        assert_eq!(fill(&lists, &|subject| pack(&plan(&[&client], subject)), start), 256, "other keys");
+        assert_eq!(fill(&lists, &two_checks, start + Duration::from_secs(62)), 256, "it has ended");
     }
 
     #[test]
@@ -303,6 +343,7 @@ mod tests {
         plans.extend([plan(&all[..1], 1), plan(&all[..1], 1).with_max_units(9), plan(&all, 1), plan(&all[2..3], 1)]);
         let packed: Vec<PackedPlan> = plans.iter().map(pack).collect();
         let batch = Batch::new(&packed);
+        let now = timer::now();
         bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|(is_plausible, bytes)| {
             let letter = |byte: &u8| ALPHABET[usize::from(*byte) % ALPHABET.len()];
             let bytes = match is_plausible {
@@ -311,7 +352,11 @@ mod tests {
             };
             let replies = batch.parse(&Value::BulkString(bytes));
             assert_eq!(replies.len(), plans.len());
-            for (reply, plan) in replies.into_iter().zip(&plans) {
+            let mut lists = LongHoldLists::new(now);
+            for ((reply, plan), packed) in replies.into_iter().zip(&plans).zip(&packed) {
+                if let Ok(reply) = &reply {
+                    lists.record(packed, reply, now);
+                }
                 if let Ok(reply) = reply.and_then(|reply| reply.into_reply(plan)) {
                     assert_eq!(reply.verdict(plan).checks().len(), plan.checks().len());
                 }

@@ -18,7 +18,8 @@
 //! | checks decided on an overflow bucket, or not stored by a full server | the state is not the subject's own |
 //! | limits with another amount than at the denial | the rules have changed |
 //! | concurrency limits | others may release a slot at any time |
-//! | reservations, and states with holds | a repeated reservation finds its hold; others may end theirs at any time |
+//! | reservations with an idempotency key | a repeated one finds its hold |
+//! | states with holds | their owners may end them at any time |
 //! | rules with `denial_cache: false` | |
 //! | limits of a rule with a penalty, unless the subject is blocked | the store counts each denial as a strike, but none during a block |
 
@@ -33,7 +34,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::Clock;
-use tidegate::spi::{Check, Key, KnownDenial, Plan, PlanMode, Role, Verdict};
+use tidegate::spi::{Check, Key, KnownDenial, Plan, PlanMode, ReservationTerms, Role, Verdict};
 use tokio::time::Instant;
 
 use crate::reply::Reply;
@@ -236,7 +237,8 @@ impl RedisStore {
 
 /// Whether a plan is denied if one of its enforced checks is, without an effect on the store.
 fn is_cacheable_plan(plan: &Plan<'_>) -> bool {
-    !plan.is_peek() && plan.mode() == PlanMode::AllOrNothing && plan.reservation().is_none()
+    let is_repeatable = plan.reservation().is_some_and(ReservationTerms::is_keyed);
+    !plan.is_peek() && plan.mode() == PlanMode::AllOrNothing && !is_repeatable
 }
 
 /// Whether denials of the check are cached.

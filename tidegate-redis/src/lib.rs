@@ -79,6 +79,7 @@ mod connection;
 mod connector;
 mod deadline;
 mod handshake;
+mod long_hold_lists;
 mod node;
 mod node_factory;
 mod resp;

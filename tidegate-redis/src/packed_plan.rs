@@ -80,7 +80,7 @@ impl PackedPlan {
             checks.push(PackedCheck::pack(&mut bytes, prefix, plan, check, routes.get(index).copied(), time));
         }
         let is_log = |check: &&Check<'_>| match check.gate().limit() {
-            // A list of holds may be long, too.
+            // A list of holds may be long, too. What others find out from replies.
             _ if plan.is_hold(check) => true,
             Limit::SlidingLog(_) => true,
             Limit::Concurrency(limit) => limit.max() > MAX_SHORT_LEASES,
@@ -109,7 +109,7 @@ impl PackedPlan {
         self.checks.iter().map(|check| 1 + usize::from(check.overflow.is_some())).sum()
     }
 
-    /// The number of its sliding logs and long lists of leases, which take the most time to decide.
+    /// The number of its sliding logs, holds, and long lists of slots, which take the most time to decide.
     pub(crate) const fn log_checks(&self) -> usize {
         self.log_checks
     }

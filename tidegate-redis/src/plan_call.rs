@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::spi::{Check, Gate, Plan, PlanMode, Subject};
+use tidegate::spi::{Check, Gate, Plan, PlanMode, ReservationTerms, Subject};
 
 use crate::call::NodeRequest;
 use crate::cardinality::CardinalityTracker;
@@ -28,6 +28,7 @@ struct AbandonedPlan {
     mode: PlanMode,
     max_units: u64,
     max_delay: Option<Duration>,
+    reservation: Option<ReservationTerms>,
 }
 
 struct AbandonedCheck {
@@ -63,7 +64,8 @@ impl PlanCall<'_, '_> {
 impl AbandonedPlan {
     fn copy(plan: &Plan<'_>) -> Self {
         let check = |check: &Check<'_>| AbandonedCheck {
-            gate: check.gate().clone(),
+            // A check may settle by usage because of another rule that shares it.
+            gate: check.gate().clone().with_usage(check.settles_by_usage()),
             subject: check.key().subject(),
             cost: check.cost(),
             is_anonymous: check.is_anonymous(),
@@ -73,6 +75,7 @@ impl AbandonedPlan {
             mode: plan.mode(),
             max_units: plan.max_units(),
             max_delay: plan.max_delay(),
+            reservation: plan.reservation().copied(),
         }
     }
 
@@ -83,8 +86,38 @@ impl AbandonedPlan {
         let Ok(plan) = Plan::new(checks) else { return };
         let plan = plan.with_mode(self.mode).with_max_units(self.max_units);
         let plan = self.max_delay.map_or(plan.clone(), |delay| plan.with_max_delay(delay));
+        let plan = self.reservation.map_or(plan.clone(), |terms| plan.with_reservation(terms));
         if let Ok(reply) = reply.into_reply(&plan) {
             cardinality.record_decision(&plan, &reply, reply.verdict(&plan).checks());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::Repeat;
+    use tidegate::spi::LeaseOwner;
+    use tidegate::{Limit, Timestamp};
+
+    const NOW: u64 = 1_800_000_000_000_000;
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// A hold of nothing creates a key, which lasts as long as the reservation may; a repeated one creates none.
+    #[test]
+    fn the_keys_of_abandoned_reservations_are_counted() {
+        let limit = Limit::fixed_window(5, Duration::from_secs(1)).unwrap();
+        let gate = Gate::for_rule("tokens", limit).with_usage(true).with_max_subjects(100);
+        let cardinality = CardinalityTracker::default();
+        let count = |text: &str, now: u64| {
+            let terms = ReservationTerms::new(LeaseOwner::from_number(9).unwrap(), MINUTE, true).with_usage_only();
+            let plan = Plan::new([Check::new(&gate, Subject::from_hash(1), 0)]).unwrap().with_reservation(terms);
+            let reply = PlanReply::new(Timestamp::from_micros(now), Repeat { index: 0, count: 1 }, text.as_bytes());
+            AbandonedPlan::copy(&plan).count_keys(reply, &cardinality);
+            cardinality.stats(false).iter().map(|rule| (rule.created, rule.keys)).collect::<Vec<_>>()
+        };
+        assert_eq!(count("a", NOW), [(1, 1)]);
+        let again = format!("rah0,{},1", NOW + 60_000_000);
+        assert_eq!(count(&again, NOW + 30_000_000), [(1, 1)], "the key has not expired after a window");
     }
 }

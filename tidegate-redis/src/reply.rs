@@ -31,6 +31,19 @@ pub(crate) struct Repeat {
     pub(crate) count: u64,
 }
 
+/// A list of holds that a check was decided beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HoldList {
+    /// The index of the check.
+    pub(crate) check: usize,
+    /// Whether it is that of the overflow bucket.
+    pub(crate) is_overflow: bool,
+    /// The number of holds and remembered ends.
+    pub(crate) entries: u64,
+    /// How long the last one lasts.
+    pub(crate) lasts: Duration,
+}
+
 /// The decoded reply to a plan.
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -92,6 +105,24 @@ impl PlanReply {
     /// The time of the script, if the periods of a quota did not contain it: nothing was decided.
     pub(crate) fn stale_at(&self) -> Option<Timestamp> {
         (self.text[..] == *STALE).then_some(self.now)
+    }
+
+    /// The lists of holds that the checks were decided beside.
+    pub(crate) fn hold_lists(&self) -> impl Iterator<Item = HoldList> {
+        let text: &[u8] = if self.text.contains(&b'h') { &self.text } else { &[] };
+        let (mut checks, mut is_overflow) = (0_usize, false);
+        text.iter().enumerate().filter_map(move |(at, byte)| match byte.to_ascii_lowercase() {
+            letter if is_check_letter(letter) => {
+                (checks, is_overflow) = (checks + 1, matches!(letter, b's' | b'o'));
+                None
+            }
+            b'h' => {
+                let ([_, ends, entries], _) = take_holds(&text[at..])?;
+                let lasts = Duration::from_micros(ends.saturating_sub(self.now.as_micros()));
+                Some(HoldList { check: checks.checked_sub(1)?, is_overflow, entries, lasts })
+            }
+            _ => None,
+        })
     }
 
     /// Decodes the reply to `plan`, which must be the plan that was sent.
@@ -255,16 +286,15 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     // The script has read the state without an error, so one that cannot be decoded is a malformed reply.
     let limit = check.gate().limit();
     let mut state = if value.is_empty() { StoredState::Fresh } else { StoredState::decode(limit, value)? };
-    if let Some(rest) = text.strip_prefix(b"h").filter(|_| limit.keeps_holds()) {
-        let (held, rest) = take_number(rest)?;
-        let (ends, rest) = take_number(rest.strip_prefix(b",")?)?;
+    if text.starts_with(b"h") && limit.keeps_holds() {
+        let ([held, ends, _], rest) = take_holds(text)?;
         if held >= 1 << 53 || ends >= 1 << 54 {
             return None;
         }
         (state, text) = (StoredState::WithHolds { inner: Box::new(state), held, ends }, rest);
     }
     let kind = letter.to_ascii_lowercase();
-    if !matches!(kind, b'a' | b's' | b'n' | b'o' | b'u' | b'p') || matches!(letter, b'u' | b'P') {
+    if !is_check_letter(kind) || matches!(letter, b'u' | b'P') {
         return None;
     }
     let (mut taken, mut ttl_millis) = (0, None);
@@ -301,6 +331,20 @@ fn ttl_millis(check: &Check<'_>, ends: u64, now: Timestamp) -> Option<u64> {
     let max_ttl = micros(check.forget_after()?);
     let left = ends.saturating_sub(now.as_micros());
     Some(left.min(max_ttl).saturating_add(micros(CLOCK_MARGIN)) / 1_000)
+}
+
+/// Whether it is a small letter that begins the result of a check.
+const fn is_check_letter(letter: u8) -> bool {
+    matches!(letter, b'a' | b's' | b'n' | b'o' | b'u' | b'p')
+}
+
+/// What follows a state with holds at the start of `text`, from its `h` on, and the rest: the units that others hold, when the last hold
+/// runs out, and the number of entries.
+fn take_holds(text: &[u8]) -> Option<([u64; 3], &[u8])> {
+    let (held, rest) = take_number(text.strip_prefix(b"h")?)?;
+    let (ends, rest) = take_number(rest.strip_prefix(b",")?)?;
+    let (entries, rest) = take_number(rest.strip_prefix(b",")?)?;
+    Some(([held, ends, entries], rest))
 }
 
 const fn is_state_byte(byte: u8) -> bool {

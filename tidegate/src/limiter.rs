@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plan::Plan;
+use crate::plan::{Plan, ReservationTerms};
 use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
 pub use acquire::AcquireOutcome;
 use fallback::Fallback;
@@ -177,8 +177,8 @@ impl<S: Store> Limiter<S> {
     /// The decision on a plan by a denial that the store knows without a call.
     #[inline(always)]
     fn known_denial(&self, plan: &Plan<'_>) -> Option<Decision> {
-        // A repeated reservation finds its hold, whatever else is denied.
-        if plan.is_peek() || plan.reservation().is_some() {
+        // A repeated reservation finds its hold, whatever else is denied. Without an idempotency key, none is repeated.
+        if plan.is_peek() || plan.reservation().is_some_and(ReservationTerms::is_keyed) {
             return None;
         }
         let known = self.store.known_denial(plan)?;

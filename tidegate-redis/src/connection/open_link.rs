@@ -12,6 +12,7 @@ use super::job::{PendingCall, PendingPlan};
 use super::pacing::Pacing;
 use super::unanswered::{ReplyOwner, ScriptLoads, SentBatch, SentCall, SentCommand, SentPlan, Unanswered};
 use crate::batch::{Batch, BatchMode};
+use crate::long_hold_lists::LongHoldLists;
 use crate::node_error::NodeError;
 use crate::scripts::Script;
 use crate::server_link::ServerLink;
@@ -176,6 +177,7 @@ impl OpenLink {
         &mut self,
         reply: Value,
         pacing: &mut Pacing,
+        long_lists: &mut LongHoldLists,
         context: SendContext,
     ) -> Result<(), UnexpectedReply> {
         let SentCommand { sent, budget, owner } = self.unanswered.pop().ok_or(UnexpectedReply)?;
@@ -208,6 +210,9 @@ impl OpenLink {
                         let results = batch.batch.parse(&reply);
                         self.end_batch(batch.round, pacing, context.now);
                         for (plan, result) in batch.plans.into_iter().zip(results) {
+                            if let Ok(reply) = &result {
+                                long_lists.record(&plan.plan.packed, reply, context.now);
+                            }
                             plan.plan.result.finish(result.map_err(NodeError::Rejected));
                         }
                     }

@@ -15,6 +15,7 @@ use super::pacing::MAX_COMBINE_WAIT;
 use crate::batch::{BatchSize, MAX_BATCH_PLANS};
 use crate::breaker::Breaker;
 use crate::connector::Connector;
+use crate::long_hold_lists::LongHoldLists;
 use crate::node_error::{DownReason, NodeError};
 use crate::options::RedisOptions;
 use crate::timer;
@@ -134,7 +135,12 @@ impl ConnectionShared {
 
     /// Removes the plans of the next round, in groups of which each is one batch. `None` if none are to be sent yet: they are
     /// sent `at_once`, if a full batch waits, or if the oldest has waited long enough.
-    pub(super) fn next_round(&self, at_once: bool, now: Instant) -> Option<Vec<Vec<Arc<PendingPlan>>>> {
+    pub(super) fn next_round(
+        &self,
+        at_once: bool,
+        lists: &LongHoldLists,
+        now: Instant,
+    ) -> Option<Vec<Vec<Arc<PendingPlan>>>> {
         let mut state = self.lock();
         let oldest = state.plans.oldest()?;
         let has_waited = now.saturating_duration_since(oldest.waits.submitted_at) >= MAX_COMBINE_WAIT;
@@ -143,7 +149,8 @@ impl ConnectionShared {
         }
         state.plans.put_fair_share_in_front(MAX_BATCH_PLANS);
         let (mut size, mut groups) = (BatchSize::default(), SlotGroups::new(self.combines_slots));
-        while let Some(plan) = state.plans.oldest().filter(|plan| size.try_add(&plan.packed)).cloned() {
+        let mut try_add = |plan: &&Arc<PendingPlan>| size.try_add(&plan.packed, lists.checks_of(&plan.packed, now));
+        while let Some(plan) = state.plans.oldest().filter(&mut try_add).cloned() {
             state.plans.pop();
             if plan.result.begin_send() {
                 state.plans.record_sent();

@@ -22,6 +22,7 @@ use super::pacing::{MAX_COMBINE_WAIT, Pacing};
 use super::replacement::{Connecting, Replacement};
 use super::shared::{ConnectionShared, TaskLifecycle};
 use crate::batch::MAX_BATCH_PLANS;
+use crate::long_hold_lists::LongHoldLists;
 use crate::node_error::{DownReason, NodeError};
 use crate::server_link::ServerLink;
 use crate::timer;
@@ -35,6 +36,7 @@ pub(super) struct ConnectionTask {
     phase: LinkPhase,
     replacement: Replacement,
     pacing: Pacing,
+    long_lists: LongHoldLists,
     /// Fires at the ticks of [`Silence`](crate::silence::Silence), and for nothing else: that it fired proves that the runtime
     /// has looked for received bytes.
     tick: Alarm,
@@ -64,6 +66,7 @@ impl ConnectionTask {
             phase: LinkPhase::Disconnected { retry_at: now },
             replacement: Replacement::None,
             pacing: Pacing::default(),
+            long_lists: LongHoldLists::new(now),
             tick: Alarm::new(now),
             alarm: Alarm::new(now),
             next_deadline: None,
@@ -154,7 +157,7 @@ impl ConnectionTask {
         let (was_tried, had_answered) = (open.is_tried, open.has_answered);
         let mut end = outcome.end;
         for reply in replies {
-            if let Err(UnexpectedReply) = open.receive(reply, &mut self.pacing, context) {
+            if let Err(UnexpectedReply) = open.receive(reply, &mut self.pacing, &mut self.long_lists, context) {
                 end = Some((ErrorKind::Parse, "the server sent a reply that nobody asked for").into());
                 break;
             }
@@ -277,7 +280,8 @@ impl ConnectionTask {
         }
         let max_rounds = self.pacing.max_rounds(self.shared.budget());
         while open.rounds() < max_rounds
-            && let Some(groups) = self.shared.next_round(open.has_no_round_or_ended_one(), timer::now())
+            && let Some(groups) =
+                self.shared.next_round(open.has_no_round_or_ended_one(), &self.long_lists, timer::now())
         {
             // The time is read after the plans were taken, so that no plan is decided at a time before it was submitted.
             let deadline = open.send_round(groups, self.shared.send_context());

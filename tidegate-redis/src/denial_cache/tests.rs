@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::spi::{Check, Gate, KnownDenial, Plan, PlanMode, Role, Subject};
+use tidegate::spi::{Check, Gate, KnownDenial, LeaseOwner, Plan, PlanMode, ReservationTerms, Role, Subject};
 use tidegate::{AnonymousBounds, Limit, ManualClock, Rate, Timestamp};
 
 use super::{DenialCache, DenialTicket, MAX_ENTRIES, MAX_ENTRY_AGE};
@@ -246,6 +246,23 @@ fn only_enforced_checks_that_denied_by_themselves_are_cached() {
     assert_eq!(fixture.known(&plan(&enforced, 1)), None);
     fixture.deny(&plan(&enforced, 1), &[counted(5)]);
     assert_eq!((fixture.known(&peek), fixture.known(&count_each)), (None, None));
+}
+
+/// Every request of the gateway under a rule with tokens is a reservation without a key.
+#[test]
+fn a_reservation_is_denied_like_any_request_unless_it_may_find_its_hold() {
+    let (fixture, gate) = (Fixture::new(), hourly("tokens", 5));
+    let reserve = |keyed: bool| {
+        let terms = ReservationTerms::new(LeaseOwner::from_number(9).unwrap(), HOUR, keyed);
+        plan(&gate, 1).with_reservation(terms)
+    };
+    fixture.deny(&reserve(true), &[counted(5)]);
+    let beside_holds = format!("{}h3,{},1", counted(5), NOON + 1_000_000);
+    fixture.deny(&reserve(false), &[beside_holds]);
+    assert_eq!(fixture.known(&plan(&gate, 1)), None, "neither is cached");
+    fixture.deny(&reserve(false), &[counted(5)]);
+    assert!(fixture.known(&reserve(false)).is_some() && fixture.known(&plan(&gate, 1)).is_some());
+    assert_eq!(fixture.known(&reserve(true)), None);
 }
 
 #[test]

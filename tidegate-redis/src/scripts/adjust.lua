@@ -21,6 +21,7 @@ for i = 1, checks do
   end
 end
 local reply, keys, value, expiry, latest = { now, stays_taken }, {}, {}, {}, {}
+local writers = {}
 for i = 1, checks do
   local algorithm, op, bundled, max_ttl = struct.unpack('<dddd', ARGV[i])
   keys[i] = KEYS[i]
@@ -52,13 +53,13 @@ for i = 1, checks do
   end
   if bundled > 0 and stays_taken == 1 then value[i] = nil end
   if value[i] then
-    expiry[i] = math.min(expiry[i], now + max_ttl)
+    expiry[i], writers[keys[i]] = math.min(expiry[i], now + max_ttl), i
     if is_new then reply[#reply + 1] = i end
   end
   latest[keys[i]] = value[i] or stored -- input of the next adjustment of the same key
 end
 for i = 1, checks do
-  if value[i] then
+  if writers[keys[i]] == i then -- the last of the adjustments of a key that changed it
     call('PSETEX', keys[i], string.format('%d', (expiry[i] - now) / 1000 + margin), value[i])
   end
 end

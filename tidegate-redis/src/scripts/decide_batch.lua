@@ -25,10 +25,11 @@
 --          "r" for a reservation that was made before, in which what was taken in place of held is not taken again;
 --          unless units is 1, "g" and the units granted; then for each check a letter and the state that it was decided on; then "t"
 --          and the units that earlier plans took from this state, if any; then for a state with a maximum TTL "m" and the
---          milliseconds that it had left. A state with holds is followed by "h", the units that others hold, a comma, and the
---          instant at which the last hold runs out. Letters of checks that admit are small, of others capital: a own state, s overflow bucket;
---          n and o likewise, but nothing was written, since the key does not exist and the server is full; U a shadow check whose
---          state is unreadable; p a penalty that admits the request and was struck
+--          milliseconds that it had left. A state with holds is followed by "h" and, separated by commas, the units that
+--          others hold, the instant at which the last hold runs out, and the number of holds and remembered ends. Letters of checks that
+--          admit are small, of others capital: a own state, s overflow bucket; n and o likewise, but nothing was written, since the key
+--          does not exist and the server is full; U a shadow check whose state is unreadable; p a penalty that admits the request and
+--          was struck
 local keys, format, huge = KEYS, string.format, math.huge
 local plans = { struct.unpack('<' .. string.rep('H', #ARGV[1] / 2), ARGV[1]) }
 local limit_of = {}
@@ -85,20 +86,19 @@ local function settle(k)
   return state
 end
 
--- Starts to count takes. Returns the counter; nil if the next take must be applied, since the state is unreadable, rebased or has holds.
+-- Starts to count takes. Returns the counter; nil if the next take must be applied, since the state is unreadable or rebased.
 local function count(limit, k)
   local state = states[k]
   if state == nil then state = settle(k) end
-  -- Not beside holds, where the state is too large to be repeated in the reply.
-  local room = limit[1](state, now, ROOM, 65535,
-    limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
+  local room, _, _, seen = apply(limit, state, ROOM, 65535)
   if room == nil then return nil end
   if room == 0 then
     local _, changed = apply(limit, state, TAKE, 1)
     if changed then return nil end
   end
   local is_unstored = FULL and is_new[k]
-  local admits, denies = (is_unstored and 'n' or 'a') .. (state or ''), (is_unstored and 'N' or 'A') .. (state or '')
+  seen = seen or state or ''
+  local admits, denies = (is_unstored and 'n' or 'a') .. seen, (is_unstored and 'N' or 'A') .. seen
   counters[k], states[k] = { limit, state, room, 0, admits, denies }, nil
   return counters[k]
 end
@@ -178,11 +178,8 @@ while at < past_plans do
           room = limit[1](state, now, ROOM, units,
             limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
           if room == nil then
-            room = apply_beside_holds(limit, state, ROOM, units, 0, 0, 0)
-            if room then
-              local _
-              _, _, _, seen = apply_beside_holds(limit, state, TAKE, 1, 0, 0, 0)
-            end
+            local _
+            room, _, _, seen = apply_beside_holds(limit, state, ROOM, units, 0, 0, 0)
           end
           if room == nil then unreadable, room = unreadable or i, 0 end
         end

@@ -8,7 +8,8 @@
 --     owner    of the hold, or 0                 amount     the units to reserve or to commit
 --     terms    for RESERVE the time to live; for COMMIT and RELEASE 1 if the end is remembered, plus 2 for an overflow bucket, else 0
 --     found    what RESERVE, COMMIT and RELEASE found: 0 no hold, 1 an open one, 2 the same end, 3 another end or cost
---     view     for TAKE and RESERVE, that of the limit, "h", the units that others hold, and when the last of them runs out
+--     view     for TAKE and RESERVE, that of the limit, "h", the units that others hold, when the last of them runs out, and the number
+--              of entries; also for ROOM, of a limit whose view is its state
 local function holds(limit, is_bucket, state, now, op, units, owner, amount, terms, ...)
   local inner, count, held, since, lasts = state, 0, 0, 0, 0
   local is_held = state and #state >= 25 and string.sub(state, 1, 2) == '\0\0'
@@ -75,18 +76,20 @@ local function holds(limit, is_bucket, state, now, op, units, owner, amount, ter
   end
 
   local admitted, value, ends, view, found, edit = true, nil, nil, nil, 0, nil
-  if op == ROOM then return limit(beside_holds(...), now, ROOM, units, ...) end
+  local kept, last_end = (past - first) / 22, first < past and math.min(newest, clock) + lasts or 0
+  if op == ROOM then
+    local room, is_outdated = limit(beside_holds(...), now, ROOM, units, ...)
+    return room, is_outdated, nil, (inner or '') .. string.format('h%d,%d,%d', held, last_end, kept)
+  end
   if op == TAKE or op == RESERVE then
     admitted, value, ends, view = limit(inner, now, TAKE, units, ...)
     if admitted == nil then return nil, value end
-    local last_end = first < past and math.min(newest, clock) + lasts or 0
-    view = (view or inner or '') .. string.format('h%d,%d', others, last_end)
+    view = (view or inner or '') .. string.format('h%d,%d,%d', others, last_end, kept)
     if admitted and held > 0 and not own and not is_free then
       admitted = limit(beside_holds(...), now, TAKE, units, ...)
       if not admitted then value = nil end
     end
   end
-  local kept = (past - first) / 22
   if op == RESERVE then
     if own then
       admitted, value, found = own_status == 0 and own_units == amount, nil, own_status == 0 and 1 or 2

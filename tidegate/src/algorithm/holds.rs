@@ -44,7 +44,7 @@ use hold_list::{CurrentHolds, Hold, HoldEdit, Holds};
 pub use hold_list::{HoldStatus, HoldsChange, HoldsSummary, stored_summary};
 
 /// The largest number of open and remembered holds under one key.
-pub const MAX_RESERVATIONS: usize = 4_096;
+pub const MAX_RESERVATIONS: usize = 1_024;
 
 /// The state of a limit with the holds beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -36,7 +36,7 @@ const CONSTANTS: [(&str, &str); 18] = [
     ("COMMIT", "7"),
     ("RELEASE", "9"),
     ("KEEP", "10"),
-    ("MAX_RESERVATIONS", "4096"),
+    ("MAX_RESERVATIONS", "1024"),
     ("MAX_STRIKES", "900"),
     ("STRIKE", "8"),
     ("FILL", "11"),

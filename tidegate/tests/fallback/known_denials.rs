@@ -63,6 +63,21 @@ fn a_peek_does_not_use_known_denials() {
     assert!(poll_once(limiter.peek(&Request::new(""))).unwrap().is_allowed());
 }
 
+/// One with an idempotency key may find what it has reserved before.
+#[test]
+fn only_reservations_without_a_key_use_known_denials() {
+    let clock = ManualClock::default();
+    let store = SwitchableStore::new(&clock);
+    *store.known.lock().unwrap() = Some(denial(1));
+    let limiter = limiter(&store, &clock, rules());
+    let request = Request::new("");
+    let denied = poll_once(limiter.reserve(&request, None)).unwrap();
+    assert_eq!((denied.rule(), denied.reservation().is_none()), (Some("user"), true));
+    let denied = poll_once(limiter.reserve_usage_plan(limiter.plan(&request))).unwrap();
+    assert_eq!((denied.rule(), store.decisions.load(Ordering::Relaxed)), (Some("user"), 0));
+    assert!(poll_once(limiter.reserve(&request, Some("a"))).unwrap().is_allowed());
+}
+
 #[test]
 fn a_known_denial_comes_before_every_failure_policy() {
     let clock = ManualClock::default();
