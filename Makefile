@@ -104,7 +104,7 @@ dist: ## Builds the program as it ships: dist/tidegate, optimised and stripped, 
 surge: ## Simulates an overloaded service without and with limits, in three minutes, and writes a page of plots
 	@cargo run --release --bin tidegate -- surge
 
-burst: ## Draws how the five algorithms treat the same burst
+burst: ## Draws how five kinds of limits treat the same burst
 	@cargo run --release -p tidegate --example burst
 
 load: $(PYTHON) proxies ## Runs the Locust scenarios, headless and short, against a gateway that it starts

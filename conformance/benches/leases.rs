@@ -182,10 +182,13 @@ fn calls_beside_reservations(server: &Server, options: &Options, calls: usize) -
                     reserve_and_commit(store, check(0), owner(), true).await;
                 });
                 let before = server_micros(&mut connection);
-                instance.run(UNDER_WAY, 0, calls, &async |store: &RedisStore, number| match is_take {
-                    true => take(store, check(number), None).await,
-                    // Without a key, so that the list stays as long as it is.
-                    false => reserve_and_commit(store, check(number), owner(), false).await,
+                instance.run(UNDER_WAY, 0, calls, &async |store: &RedisStore, number| {
+                    if is_take {
+                        take(store, check(number), None).await;
+                    } else {
+                        // Without a key, so that the list stays as long as it is.
+                        reserve_and_commit(store, check(number), owner(), false).await;
+                    }
                 });
                 *best = best.min((server_micros(&mut connection) - before) / calls as f64);
             }

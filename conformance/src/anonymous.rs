@@ -87,7 +87,7 @@ impl AnonymousStore {
                 let subject = u128::from(self.next_subject.fetch_add(1, Ordering::Relaxed));
                 let in_other_partition = u128::from(key(index) ^ 1) << 96 | subject;
                 let check = newcomer(gate, Subject::from_hash(in_other_partition));
-                if gate.limit().is_held() {
+                if gate.limit().has_slots() {
                     // A charge holds no slot.
                     self.store.decide(&Plan::new([check]).unwrap()).await?;
                 } else {
@@ -125,7 +125,7 @@ impl AnonymousStore {
         let results = plan.checks().iter().zip(verdict.checks_mut());
         for (check, result) in results.filter(|(_, result)| result.overflowed) {
             result.overflowed = false;
-            if check.gate().limit().is_held() {
+            if check.gate().limit().has_slots() {
                 result.position = TakePosition::from_index(result.position.index());
             }
             self.overflowed.fetch_add(1, Ordering::Relaxed);

@@ -120,6 +120,12 @@ impl History {
         self.steps.is_empty()
     }
 
+    /// Whether parts of its plans, decided one after the other, find a reservation that was made before: by the hold of an enforced check.
+    fn is_repeatable_in_parts(&self) -> bool {
+        let is_enforced_hold = |(limit, role): &(Limit, Role)| limit.keeps_holds() && *role == Role::Enforced;
+        self.mode == PlanMode::AllOrNothing && self.limits.iter().any(is_enforced_hold)
+    }
+
     #[allow(clippy::too_many_lines, reason = "one arm for each kind of step")]
     /// Replays the history on two stores that run on `clock`; the error describes the first disagreement.
     pub async fn agree(
@@ -188,7 +194,7 @@ impl History {
                     }
                     last_retry = a.checks().iter().filter_map(|check| check.outcome.retry_after).max().or(last_retry);
                     receipts.push(refunds(&plan, &a));
-                    let is_slot = |refund: &&Adjustment<'_>| refund.limit.is_held();
+                    let is_slot = |refund: &&Adjustment<'_>| refund.limit.has_slots();
                     slots.push(receipts.last().unwrap().iter().filter(is_slot).copied().collect());
                 }
                 Step::Charge(cost, which) => {
@@ -223,10 +229,16 @@ impl History {
                     }
                 }
                 Step::Reserve(cost, key, usage_only) => {
-                    let owner = key
-                        .filter(|_| backwards != BackwardTime::Never)
-                        .map(u64::from)
-                        .map_or_else(|| owner(number as u64, backwards), |key| owner(3 * key, backwards));
+                    let in_parts = backwards == BackwardTime::Never;
+                    let key = key.filter(|_| !in_parts || self.is_repeatable_in_parts());
+                    // Only without a key: see `ReservationTerms::with_usage_only`.
+                    let usage_only = usage_only && !(in_parts && key.is_some());
+                    let owner = match key.map(u64::from) {
+                        None => owner(number as u64, backwards),
+                        // Of no other step.
+                        Some(key) if in_parts => owner((1 << 50) + key, backwards),
+                        Some(key) => owner(3 * key, backwards),
+                    };
                     let ttl = Duration::from_micros(self.reservation_ttl);
                     let terms = ReservationTerms::new(owner, ttl, key.is_some());
                     let terms = if usage_only { terms.with_usage_only() } else { terms };
@@ -300,7 +312,7 @@ fn releases<'g>(plan: &Plan<'g>) -> Vec<Adjustment<'g>> {
     let position = plan.reservation().unwrap().position();
     let release = |check: &Check<'g>| match check.gate().limit() {
         _ if plan.is_hold(check) => Some(Adjustment::new(check, Op::Hold(HoldOp::Release { position }))),
-        limit if limit.is_held() => Some(Adjustment::release(check, plan.lease_owner()?)),
+        limit if limit.has_slots() => Some(Adjustment::release(check, plan.lease_owner()?)),
         _ => None,
     };
     plan.checks().iter().filter_map(release).collect()

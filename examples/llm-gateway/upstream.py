@@ -1,14 +1,16 @@
 """A stand-in for the API of a language model: OpenAI's chat completions and responses, and Anthropic's messages. It answers with as many
-words as `max_tokens` or `max_output_tokens` asks for, 20 without either, and every word is a token.
+words as `max_tokens`, `max_completion_tokens` or `max_output_tokens` asks for, 20 without them, and every word is a token.
 
-    python3 upstream.py [PORT]
+    python3 upstream.py [PORT [SECONDS BETWEEN TWO WORDS OF A STREAM]]
 """
 
 import json
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 MAX_WORDS = 1000
+DELAY = float(sys.argv[2]) if len(sys.argv) > 2 else 0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -18,18 +20,18 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         try:
             request = json.loads(body)
-            words = min(int(request.get("max_tokens", request.get("max_output_tokens", 20))), MAX_WORDS)
+            asked = [request[name] for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in request]
+            words = min(int(asked[0]) if asked else 20, MAX_WORDS)
         except (ValueError, TypeError, AttributeError):
             return self.answer(400, {"error": {"message": "The body is not a request."}})
         prompt = len(body.split())
-        if self.path == "/v1/chat/completions":
-            self.chat(request, prompt, words)
-        elif self.path == "/v1/responses":
-            self.respond(request, prompt, words)
-        elif self.path == "/v1/messages":
-            self.messages(request, prompt, words)
-        else:
-            self.answer(404, {"error": {"message": "There is no such API."}})
+        apis = {"/v1/chat/completions": self.chat, "/v1/responses": self.respond, "/v1/messages": self.messages}
+        if self.path not in apis:
+            return self.answer(404, {"error": {"message": "There is no such API."}})
+        try:
+            apis[self.path](request, prompt, words)
+        except ConnectionError:
+            self.close_connection = True  # the client has hung up
 
     def chat(self, request, prompt, words):
         usage = {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words}
@@ -88,6 +90,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_event(self, value, name=None):
+        time.sleep(DELAY)
         line = f"event: {name}\n" if name else ""
         self.send_chunk(f"{line}data: {json.dumps(value)}\n\n".encode())
 

@@ -153,7 +153,7 @@ impl PackedNumbers<'_> {
     pub(crate) fn push_take(&mut self, plan: &Plan<'_>, check: &Check<'_>, time: &PackTime<'_>) {
         let take = plan.take(check, 1);
         let limit = check.gate().limit();
-        let owner = if limit.is_held() { take.owner_number() } else { 0 };
+        let owner = if limit.has_slots() { take.owner_number() } else { 0 };
         self.push_limit(limit, take.cost, take.max_delay(), TakePosition::from_index(owner), time);
     }
 

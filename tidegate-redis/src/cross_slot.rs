@@ -29,7 +29,7 @@ use crate::store::RedisStore;
 use crate::timeouts::Timeouts;
 use crate::timer;
 pub(crate) use part::SplitBy;
-use part::{Part, PartRole, UnitRequest, granted_by_all, is_denied, merge, split};
+use part::{Part, PartRole, UnitRequest, granted_by_all, is_denied, merge, separate_takes, split};
 use pending_refunds::PendingRefunds;
 pub(crate) use recent_denials::RecentDenials;
 
@@ -87,49 +87,64 @@ impl RedisStore {
         Err(StoreError::new(StoreErrorKind::Unexpected, "one unit was neither granted nor denied").into())
     }
 
-    /// Takes `units` from all parts, or from none.
-    async fn take(
+    /// Takes `units` from all parts, or from none. Once a part has found a reservation that was made before, takes without an owner are
+    /// not made again: the earlier call has made them.
+    async fn take<'r>(
         &self,
-        plan: &Plan<'_>,
+        plan: &Plan<'r>,
         units: u64,
-        parts: Vec<Part<'_>>,
+        mut parts: Vec<Part<'r>>,
         deadline: Deadline,
     ) -> Result<TakeResult, CallError> {
         let mut refunds = PendingRefunds::new(self);
-        let mut verdicts: Vec<Option<Verdict>> = parts.iter().map(|_| None).collect();
+        let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(parts.len());
         let mut best_of_group = 0;
-        for (index, part) in parts.iter().enumerate() {
-            let (verdict, routes) = match self.decide_part(&part.plan, deadline).await {
+        while let Some(part) = parts.get(verdicts.len()) {
+            let decided = if refunds.is_repeat() && part.has_only_takes() {
+                let peeked = self.peek_taken_before(&part.plan, deadline.next_call()).await;
+                peeked.map(|verdict| (verdict, Vec::new()))
+            } else {
+                self.decide_part(&part.plan, deadline).await
+            };
+            let (verdict, routes) = match decided {
                 Ok(decided) => decided,
                 // Shadow checks do not influence the result, not even by failing.
-                Err(failure) if part.order.role == PartRole::Shadow && !failure.mid_migration => continue,
+                Err(failure) if part.order.role == PartRole::Shadow && !failure.mid_migration => {
+                    verdicts.push(None);
+                    continue;
+                }
                 Err(failure) => return Err(refunds.refund_after(failure).await),
             };
             if let Some(refusal) = verdict.refusal().filter(|_| part.order.role != PartRole::Shadow) {
-                // Other parts of the earlier reservation may be open, and are ended by the same call that has ended this one.
-                refunds.cancel();
+                // Other parts of the earlier reservation may be open, and are ended by the same call that has ended this one. Those that
+                // this call has made are not.
+                refunds.refund().await;
                 return Ok(TakeResult::Decided(Verdict::refused(verdict.decided_at(), refusal)));
             }
+            let was_repeat = refunds.is_repeat();
             refunds.add(&part.plan, &routes, &verdict);
             let granted = match part.order.role {
                 PartRole::Shadow => units,
                 PartRole::CanDeny { .. } => part.granted(&verdict),
                 PartRole::AnyOf(_) => {
                     best_of_group = part.granted(&verdict).max(best_of_group);
-                    let has_next_member = parts.get(index + 1).is_some_and(|next| next.order == part.order);
+                    let has_next_member = parts.get(verdicts.len() + 1).is_some_and(|next| next.order == part.order);
                     if has_next_member { units } else { std::mem::take(&mut best_of_group) }
                 }
             };
             if granted == 0 {
                 self.denials.record(&part.plan, &verdict);
-                verdicts[index] = Some(verdict);
+                verdicts.push(Some(verdict));
                 return Ok(TakeResult::Decided(self.deny(plan, parts, verdicts, refunds, deadline).await));
             }
             if granted < units {
                 refunds.refund().await;
                 return Ok(TakeResult::FewerUnits(granted));
             }
-            verdicts[index] = Some(verdict);
+            verdicts.push(Some(verdict));
+            if refunds.is_repeat() && !was_repeat {
+                separate_takes(plan, &mut parts, verdicts.len());
+            }
         }
         refunds.cancel();
         Ok(TakeResult::Decided(merge(plan, units, &parts, verdicts)))
@@ -146,14 +161,19 @@ impl RedisStore {
         deadline: Deadline,
     ) -> Verdict {
         let (started, limit) = (timer::now(), deadline.time_for_details());
+        verdicts.resize_with(parts.len(), || None);
         // The refund continues after this timeout. Waiting for it only makes the peeks more accurate.
-        if let Some(refund) = refunds.spawn_refund() {
-            let _ = timer::timeout(limit / 2, refund).await;
-        }
+        refunds.refund_within(limit / 2).await;
         let outdated = verdicts.iter().enumerate().filter(|(_, verdict)| is_outdated(verdict.as_ref()));
         let outdated: Vec<usize> = outdated.map(|(index, _)| index).collect();
         let remaining = limit.saturating_sub(started.elapsed());
-        let peeks = outdated.iter().map(|index| self.peek_part(&parts[*index].plan, remaining, deadline));
+        let is_repeat = refunds.is_repeat();
+        let peeks = outdated.iter().map(async |index| match &parts[*index] {
+            part if is_repeat && part.has_only_takes() => {
+                self.peek_taken_before(&part.plan, deadline.timeouts_for(remaining)).await.ok()
+            }
+            part => self.peek_part(&part.plan, remaining, deadline).await,
+        });
         let peeked = join_all(peeks.collect::<Vec<_>>()).await;
         for (index, verdict) in outdated.into_iter().zip(peeked) {
             verdicts[index] = verdict;

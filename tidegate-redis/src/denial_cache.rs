@@ -243,7 +243,7 @@ fn is_cacheable_plan(plan: &Plan<'_>) -> bool {
 
 /// Whether denials of the check are cached.
 fn is_cacheable(check: &Check<'_>) -> bool {
-    check.gate().role() == Role::Enforced && check.denial_cache() && !check.gate().limit().is_held()
+    check.gate().role() == Role::Enforced && check.denial_cache() && !check.gate().limit().has_slots()
 }
 
 /// How long an entry is used: until the request would pass or the store forgets the state. `None` if that is unknown.

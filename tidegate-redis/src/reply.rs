@@ -240,6 +240,13 @@ impl Reply {
 
 /// Evaluating
 impl Reply {
+    /// The same if the plan is what a reservation took that was made before, and that has no owner to be found by.
+    pub(crate) fn into_taken_before(mut self) -> Self {
+        (self.granted, self.is_repeated_reservation) = (1, true);
+        self.states.iter_mut().for_each(|(admitted, _)| *admitted = true);
+        self
+    }
+
     /// The verdict on `plan`.
     pub(crate) fn verdict(&self, plan: &Plan<'_>) -> Verdict {
         if let Some(refusal) = self.refusal {

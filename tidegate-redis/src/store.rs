@@ -17,12 +17,13 @@ use crate::call::{Call, CallError};
 use crate::cardinality::{CardinalityTracker, OverflowRoute, has_overflow, without_overflow};
 use crate::cross_slot::{RecentDenials, SplitBy};
 use crate::deadline::Deadline;
-use crate::denial_cache::DenialCache;
+use crate::denial_cache::{DenialCache, DenialTicket};
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
 use crate::packed_plan::PackedPlan;
 use crate::period_clock::{MAX_STALE_ATTEMPTS, PackTime, PeriodClock};
 use crate::plan_call::PlanCall;
+use crate::reply::Reply;
 use crate::router::Router;
 use crate::slot_map::slot_of;
 use crate::timeouts::Timeouts;
@@ -164,6 +165,31 @@ impl RedisStore {
         routes: &[OverflowRoute<'_>],
         timeouts: Timeouts,
     ) -> Result<Verdict, CallError> {
+        let (reply, ticket) = self.send_plan(plan, routes, timeouts).await?;
+        let mut verdict = reply.verdict(plan);
+        locate_overflow_slots(plan, routes, &mut verdict);
+        if !plan.is_peek() {
+            self.cardinality.record_decision(plan, &reply, verdict.checks());
+            self.denial_cache.record(plan, &reply, &verdict, ticket);
+        }
+        Ok(verdict)
+    }
+
+    /// Peeks at the takes of a reservation that was made before, whose keys share a slot. They are admitted, whatever is left by now.
+    pub(crate) async fn peek_taken_before(&self, takes: &Plan<'_>, timeouts: Timeouts) -> Result<Verdict, CallError> {
+        let peek = takes.clone().with_peek();
+        let (reply, _) = self.send_plan(&peek, &[], timeouts).await?;
+        Ok(reply.into_taken_before().verdict(&peek))
+    }
+
+    /// Sends `plan`, whose keys share a slot, again with other periods of quotas if those are over. Returns the reply, and the ticket to
+    /// keep a denial.
+    async fn send_plan(
+        &self,
+        plan: &Plan<'_>,
+        routes: &[OverflowRoute<'_>],
+        timeouts: Timeouts,
+    ) -> Result<(Reply, DenialTicket), CallError> {
         let call = |time: PackTime<'_>| {
             let packed = Arc::new(PackedPlan::pack(&self.options.prefix, plan, routes, &time));
             PlanCall { packed, plan, cardinality: &self.cardinality, timeouts }
@@ -178,14 +204,7 @@ impl RedisStore {
             ticket = self.denial_cache.ticket(plan);
             reply = self.router.send(again.packed.slot(), &again).await?;
         }
-        let reply = reply.into_reply(plan)?;
-        let mut verdict = reply.verdict(plan);
-        locate_overflow_slots(plan, routes, &mut verdict);
-        if !plan.is_peek() {
-            self.cardinality.record_decision(plan, &reply, verdict.checks());
-            self.denial_cache.record(plan, &reply, &verdict, ticket);
-        }
-        Ok(verdict)
+        Ok((reply.into_reply(plan)?, ticket))
     }
 
     /// Sends `batch`, whose keys are in `slot`.
@@ -225,7 +244,7 @@ impl RedisStore {
 /// Records in which overflow bucket slots and holds are, for their renewal and end.
 fn locate_overflow_slots(plan: &Plan<'_>, routes: &[OverflowRoute<'_>], verdict: &mut Verdict) {
     let results = plan.checks().iter().zip(verdict.checks_mut()).zip(routes);
-    let is_located = |check: &Check<'_>| check.gate().limit().is_held() || plan.is_hold(check);
+    let is_located = |check: &Check<'_>| check.gate().limit().has_slots() || plan.is_hold(check);
     for ((_, result), route) in results.filter(|((check, result), _)| result.overflowed && is_located(check)) {
         if let Some(number) = route.overflow.and_then(|bucket| bucket.overflow_number()) {
             result.position = result.position.in_overflow_bucket(number);

@@ -258,7 +258,7 @@ impl<'r> RuleAtDoor<'r> {
 
     /// A concurrency limit at a door that is asked before a request, and not told of its end.
     fn lease_gap(&self) -> Option<DoorGap> {
-        let is_held = limits::all(self.rule).any(|(_, limit)| limit.is_held());
+        let is_held = limits::all(self.rule).any(|(_, limit)| limit.has_slots());
         let gap = || self.gap("concurrency", GapEffect::HeldForLease, None, &self.rule.id_span);
         (is_held && !self.door.learns_of_ends()).then(gap)
     }

@@ -140,7 +140,7 @@ struct ValueOf<'n, 'v> {
     values: &'v mut [FieldValues],
 }
 
-impl<'n> Target<'n> {
+impl Target<'_> {
     /// What is looked for in the value under a key. Only one part of a name can be the key, so that each object is visited once.
     fn below(self, key: &str) -> Option<Self> {
         let (part, rest) = split_after_key(self.rest?, key)?;

@@ -237,6 +237,9 @@ fn amount_of(text: &str) -> Result<(Decimal, u64), String> {
 fn decimal(text: &str) -> Result<(Decimal, &str), String> {
     let end = text.find(|c: char| !(c.is_ascii_digit() || "_.,".contains(c))).unwrap_or(text.len());
     let (number, after) = text.split_at(end);
+    if text.starts_with('-') {
+        return Err(format!("{text:?} is negative"));
+    }
     if !number.starts_with(|c: char| c.is_ascii_digit()) {
         return Err(format!("{text:?} does not start with a number"));
     }
@@ -348,7 +351,7 @@ mod tests {
             ("10", "\"10\" lacks a unit; write 10s or 10m"),
             ("1m30", "\"1m30\" lacks a unit; write 10s or 10m"),
             ("s", "\"s\" does not start with a number; write 10s or 10m"),
-            ("-5s", "\"-5s\" does not start with a number; write 10s or 10m"),
+            ("-5s", "\"-5s\" is negative; write 10s or 10m"),
             (".5s", "\".5s\" does not start with a number; write 10s or 10m"),
             ("5.s", "in \"5.s\" a point or an underscore is not between digits; write 10s or 10m"),
             ("1__0s", "in \"1__0s\" a point or an underscore is not between digits; write 10s or 10m"),
@@ -388,7 +391,7 @@ mod tests {
         for (text, problem) in [
             ("", "\"\" does not start with a number; write 50_000 or 5%"),
             ("%", "\"\" does not start with a number; write 50_000 or 5%"),
-            ("-5%", "\"-5\" does not start with a number; write 50_000 or 5%"),
+            ("-5%", "\"-5\" is negative; write 50_000 or 5%"),
             ("5%%", "\"5%%\" is not a number or a percentage; write 50_000 or 5%"),
             ("5k%", "\"5k%\" is not a number or a percentage; write 50_000 or 5%"),
             ("1.5", "\"1.5\" is not a whole number; write 50_000 or 5%"),

@@ -99,13 +99,12 @@ impl<'m, 'q> RequestView<'m, 'q> {
         }
         let index = self.matcher.body_fields.iter().position(|known| known == name);
         let other;
-        let values = match index.and_then(|index| self.body_fields(text).get(index)) {
-            Some(values) => values,
+        let values = if let Some(values) = index.and_then(|index| self.body_fields(text).get(index)) {
+            values
+        } else {
             // An explanation also asks for those of disabled rules.
-            None => {
-                other = FieldValues::parse(text, name, self.matcher.max_body_bytes);
-                &other
-            }
+            other = FieldValues::parse(text, name, self.matcher.max_body_bytes);
+            &other
         };
         let text = match read(values) {
             BodyField::Missing => None,

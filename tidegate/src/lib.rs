@@ -84,7 +84,7 @@ pub use rate::Rate;
 pub use receipt::Receipt;
 pub use request::Request;
 pub use request_problem::{RequestProblem, RequestProblemKind};
-pub use reservation::{Outstanding, Reservation, ReservationError};
+pub use reservation::{OutstandingReservations, Reservation, ReservationError};
 pub use rule::{AnonymousBounds, PartitionBy, Rule, RuleMode};
 pub use rule_set::{RuleError, RuleSet};
 pub use store::{StoreError, StoreErrorKind};

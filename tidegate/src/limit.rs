@@ -236,8 +236,8 @@ impl Limit {
         share.unwrap_or(*self)
     }
 
-    /// Whether what a request takes is held until it is released: a slot of a concurrency limit.
-    pub const fn is_held(&self) -> bool {
+    /// Whether a request takes a slot, which it holds until it is released: a concurrency limit.
+    pub const fn has_slots(&self) -> bool {
         matches!(self, Self::Concurrency(_))
     }
 

@@ -187,7 +187,7 @@ impl MemoryStore {
             if locked.is_overflow(index) {
                 let result = &mut verdict.checks_mut()[index];
                 result.overflowed = true;
-                if check.gate().limit().is_held() || plan.is_hold(check) {
+                if check.gate().limit().has_slots() || plan.is_hold(check) {
                     let number = locked.locations[index].id ^ check.key().overflow_id(0);
                     result.position = result.position.in_overflow_bucket(number as u32);
                 }
@@ -216,7 +216,7 @@ impl MemoryStore {
         let may_create_key = check.cost() > 0 || plan.is_hold(check);
         if may_create_key && !locked.has_room(index, now, check.is_anonymous()) {
             self.overflowed.fetch_add(u64::from(!plan.is_peek()), Ordering::Relaxed);
-            self.use_overflow(locked, index, check.key(), Newcomer::from_check(check), now);
+            self.use_overflow(locked, index, check.key(), Newcomer::in_plan(plan, check), now);
         }
     }
 

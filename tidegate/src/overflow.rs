@@ -3,7 +3,8 @@
 //!
 //! A newcomer with an address shares its bucket by [`Network`], so that a flood from one network uses up the buckets of that
 //! network. A newcomer without an address shares it by a hash that changes with time, so that no two subjects share a bucket for
-//! long. Each bucket has the limit of one subject.
+//! long. A reservation with an idempotency key always has the same bucket: repeated in another one, it would be a second reservation. Each
+//! bucket has the limit of one subject.
 //!
 //! Authenticated and unauthenticated newcomers, with and without an address, have separate buckets: a flood of one kind does not
 //! use up those of another.
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
 
-use crate::plan::{Check, Gate};
+use crate::plan::{Check, Gate, Plan, ReservationTerms};
 use crate::spi::Subject;
 use crate::store::Adjustment;
 use crate::{Network, Timestamp};
@@ -31,10 +32,18 @@ pub struct Newcomer {
     subject: Subject,
     network: Option<Network>,
     anonymous: bool,
-    rotation: Duration,
+    /// After which time it has another bucket; `None` if it keeps its bucket.
+    rotation: Option<Duration>,
 }
 
 impl Newcomer {
+    /// The subject of a check of `plan`. It keeps its bucket if the plan can be repeated and must find what it has reserved.
+    pub fn in_plan(plan: &Plan<'_>, check: &Check<'_>) -> Self {
+        let is_keyed = plan.reservation().is_some_and(ReservationTerms::is_keyed);
+        let newcomer = Self::from_check(check);
+        Self { rotation: newcomer.rotation.filter(|_| !is_keyed), ..newcomer }
+    }
+
     /// The subject of a check.
     pub fn from_check(check: &Check<'_>) -> Self {
         Self::new(check.gate(), check.key().subject(), check.network(), check.is_anonymous())
@@ -47,7 +56,8 @@ impl Newcomer {
     }
 
     fn new(gate: &Gate, subject: Subject, network: Option<Network>, anonymous: bool) -> Self {
-        Self { subject, network, anonymous, rotation: gate.limit().max_window().clamp(MIN_ROTATION, MAX_ROTATION) }
+        let rotation = Some(gate.limit().max_window().clamp(MIN_ROTATION, MAX_ROTATION));
+        Self { subject, network, anonymous, rotation }
     }
 
     /// The number of its overflow bucket. Each kind of newcomer has `buckets` of them, at most [`MAX_OVERFLOW_BUCKETS`]. Those who
@@ -58,7 +68,9 @@ impl Newcomer {
         let hash = if let Some(network) = self.network {
             hasher.hash(&network.hash().to_le_bytes())
         } else {
-            let epoch = now.as_micros() / u64::try_from(self.rotation.as_micros()).unwrap_or(u64::MAX);
+            let epoch_at =
+                |rotation: Duration| now.as_micros() / u64::try_from(rotation.as_micros()).unwrap_or(u64::MAX);
+            let epoch = self.rotation.map_or(0, epoch_at);
             let mut bytes = [0; 24];
             bytes[..16].copy_from_slice(&self.subject.hash().to_le_bytes());
             bytes[16..].copy_from_slice(&epoch.to_le_bytes());
@@ -76,6 +88,7 @@ mod tests {
 
     use super::*;
     use crate::Limit;
+    use crate::plan::LeaseOwner;
 
     const WINDOW: Duration = Duration::from_secs(600);
     const NOON: Timestamp = Timestamp::from_micros(1_790_000_400_000_000);
@@ -115,6 +128,22 @@ mod tests {
             let seen: HashSet<u32> = (0..100).map(at).collect();
             assert!(seen.len() > 60, "{window:?}: {}", seen.len());
         }
+    }
+
+    #[test]
+    fn a_reservation_with_an_idempotency_key_has_the_same_bucket_at_all_times() {
+        let gate = gate(WINDOW);
+        let buckets = |subject: u128, keyed: bool| -> HashSet<u32> {
+            let check = Check::new(&gate, Subject::from_hash(subject), 1);
+            let terms = ReservationTerms::new(LeaseOwner::from_number(1).unwrap(), WINDOW, keyed);
+            let plan = Plan::new([check]).unwrap().with_reservation(terms);
+            (0..100)
+                .map(|windows| Newcomer::in_plan(&plan, &check).bucket(256, 7, NOON.plus(windows * WINDOW)))
+                .collect()
+        };
+        assert!((0..100).all(|subject| buckets(subject, true).len() == 1));
+        assert!((0..100).flat_map(|subject| buckets(subject, true)).collect::<HashSet<_>>().len() > 60, "spread");
+        assert!(buckets(1, false).len() > 60);
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl<'r> Plan<'r> {
         } else if check.is_shadow() && self.shadow().count() >= MAX_SHADOW_CHECKS {
             self.skipped_shadow.push(check.gate());
         } else {
-            if check.gate().limit().is_held() {
+            if check.gate().limit().has_slots() {
                 self.require_owner();
             }
             self.checks.push(check);
@@ -335,7 +335,7 @@ impl Plan<'_> {
 
     /// Whether a repeated reservation finds under `check` what it took before: a hold, a slot or a block, not a take that has no owner.
     pub(crate) fn keeps_owner(&self, check: &Check<'_>) -> bool {
-        self.is_hold(check) || check.gate().limit().is_held() || check.gate().is_penalty()
+        self.is_hold(check) || check.gate().limit().has_slots() || check.gate().is_penalty()
     }
 }
 
@@ -367,6 +367,6 @@ impl Plan<'_> {
     /// Whether `check` counts denied requests. They hold no slots.
     #[inline(always)]
     pub fn counts_denied(&self, check: &Check<'_>) -> bool {
-        self.mode == PlanMode::CountEach && check.gate().role() != Role::Shadow && !check.gate().limit().is_held()
+        self.mode == PlanMode::CountEach && check.gate().role() != Role::Shadow && !check.gate().limit().has_slots()
     }
 }

@@ -7,7 +7,6 @@ use smol_str::SmolStr;
 
 use crate::algorithm::{FractionalMicros, HoldOp, Op, TakePosition};
 use crate::decision::{BudgetShare, CheckResult};
-use crate::key::Key;
 use crate::lease::Retake;
 use crate::limit::Algorithm;
 use crate::limit::MAX_AMOUNT;
@@ -208,7 +207,7 @@ impl Receipt {
 
     /// The releases of its slots under the current rules. Limits that no longer exist are skipped.
     pub(crate) fn releases<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
-        self.refunds(rules).into_iter().filter(|refund| refund.limit.is_held()).collect()
+        self.refunds(rules).into_iter().filter(|refund| refund.limit.has_slots()).collect()
     }
 
     /// The renewals of its slots under the current rules. Limits that no longer exist are skipped.
@@ -217,7 +216,7 @@ impl Receipt {
             let weight = if retake == Retake::IfLost { entry.cost } else { 0 };
             entry.adjustment(rules, Op::Renew { position: entry.position, weight })
         };
-        self.refundable_entries().filter_map(renewal).filter(|renewal| renewal.limit.is_held()).collect()
+        self.refundable_entries().filter_map(renewal).filter(|renewal| renewal.limit.has_slots()).collect()
     }
 
     /// The commits of its holds with the actual cost, or as reserved where that is unknown, and the releases of its slots, under the
@@ -325,7 +324,7 @@ impl ReceiptEntry {
     /// `op` on the state of this entry, by itself. `None` if the limit no longer exists.
     fn adjustment<'r>(&self, rules: &'r RuleSet, op: Op) -> Option<Adjustment<'r>> {
         let gate = rules.gate(&self.rule, self.plan.as_deref(), &self.limit_name)?;
-        let key = Key::in_partition(gate.stem(), self.partition, self.subject);
+        let key = rules.key_of_receipt(gate, self.partition, self.subject)?;
         let (anonymous, network) = (self.anonymous, self.network);
         let (limit, share, bundled) = (gate.limit(), self.share, false);
         let adjustment = Adjustment { key, limit, op, gate, anonymous, network, bundled, share };
@@ -337,7 +336,7 @@ impl ReceiptEntry {
         let ending = self.adjustment(rules, op)?;
         match ending.limit {
             limit if self.hold && limit.keeps_holds() => Some(ending),
-            limit if self.slot && limit.is_held() => self.adjustment(rules, hold_release_op(limit, self.position)),
+            limit if self.slot && limit.has_slots() => self.adjustment(rules, hold_release_op(limit, self.position)),
             _ => None,
         }
     }

@@ -48,7 +48,8 @@ pub struct Reservation {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ReservationError {
-    /// There is no such reservation: it has run out, or it has ended and has no idempotency key.
+    /// There is no such reservation: it has run out, it has ended and has no idempotency key, or its rules were removed or have other windows
+    /// or periods now.
     NotFound,
     /// It was committed or released before, in another way. Limits that remember that are unchanged. Others, which had not been reached
     /// or have lost it, are committed or released by this call.
@@ -62,7 +63,7 @@ pub enum ReservationError {
 /// The open reservations of a subject under one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Outstanding {
+pub struct OutstandingReservations {
     /// The id of the rule.
     pub rule: SmolStr,
     /// The name of the limit within its rule, often empty.
@@ -175,7 +176,9 @@ impl From<HoldRefusal> for ReservationError {
 impl fmt::Display for ReservationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotFound => f.write_str("there is no such reservation: it has run out, or has ended"),
+            Self::NotFound => {
+                f.write_str("there is no such reservation: it has run out or ended, or its rule was changed or removed")
+            }
             Self::AlreadyEnded => f.write_str("the reservation was committed or released before, in another way"),
             Self::KeyReused => f.write_str("a reservation with this idempotency key exists and has another cost"),
             Self::Store(error) => write!(f, "the store failed: {error}"),

@@ -18,7 +18,7 @@ use crate::limit::MAX_AMOUNT;
 use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
-use crate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
+use crate::spi::{BodyNeed, BodyUse, Key, Match, Matcher, RequestMemo, Subject};
 use crate::{Request, RequestProblem, RequestProblemKind, Secret, UsageKind};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
 
@@ -326,6 +326,12 @@ impl RuleSet {
             None => &indexed.gates,
         };
         gates.iter().find(|gate| gate.limit_name() == limit)
+    }
+
+    /// The key of `subject` under a `gate` of these rules, whose keys were in `partition` when it was counted.
+    pub(crate) fn key_of_receipt<'r>(&'r self, gate: &'r Gate, partition: u16, subject: Subject) -> Option<Key<'r>> {
+        let indexed = &self.rules[*self.indexes.get(gate.rule())?];
+        Some(indexed.key_of_receipt(gate, partition, subject))
     }
 }
 

@@ -115,7 +115,7 @@ impl ModelStore {
         for (index, check) in plan.checks().iter().enumerate() {
             let (before, rebased) = &settled[index];
             let (request, admitted) = (request(check, units), fits(index, units));
-            let is_counted = check.gate().role() != Role::Shadow && !check.gate().limit().is_held();
+            let is_counted = check.gate().role() != Role::Shadow && !check.gate().limit().has_slots();
             let each = plan.mode() == PlanMode::CountEach && is_counted;
             let consumed = consume && admitted && (request.cost > 0 || keeps(index)) && (granted > 0 || each);
             let consumed = consumed && !is_taken_before(index);

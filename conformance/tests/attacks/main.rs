@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod busy_machine;
+mod hold_list;
 mod page;
 mod suite;

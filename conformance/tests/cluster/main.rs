@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod reservations;
 mod slots;
 
 use std::sync::Arc;
@@ -292,32 +293,12 @@ async fn an_undelivered_refund_leaves_the_units_consumed() {
     pause_writes(&mut first);
     resume(&mut second);
     wait_for_paused_command(&mut first).await;
-    let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut first).unwrap();
+    kill_clients(&mut first);
     resume(&mut first);
     let decision = pending.await.unwrap().unwrap();
     assert!(!decision.is_allowed() && decision.retry_after().is_some());
     wait_until_reachable(&limiter).await;
     assert_eq!(remaining(&limiter, "").await, [4, 0]);
-}
-
-/// One of two slots has lost its hold at a failover and is full. A repeated reservation is denied there, and what the first call has
-/// reserved in the other slot stays: it is committed by the id that the caller has.
-#[tokio::test]
-async fn a_repeated_reservation_that_is_denied_in_one_slot_keeps_the_holds_of_the_first_call() {
-    let cluster = Cluster::start(Kind::Redis, 3, false);
-    let (limiter, _) = on_two_servers(&cluster).await;
-    let (store, request) = (limiter.store(), request_of("").with_cost(3));
-    let reservation = limiter.reserve(&request, Some("k")).await.unwrap().reservation().unwrap();
-    let all = limiter.plan(&request_of("").with_cost(5));
-    store.forget(&[*all.checks()[1].key()]).await.unwrap();
-    store.adjust(&[Adjustment::charge(&all.checks()[1])]).await.unwrap();
-    assert!(!limiter.reserve(&request, Some("k")).await.unwrap().is_allowed());
-    assert_eq!(remaining(&limiter, "").await, [2, 0]);
-    limiter.commit(&reservation, 2).await.unwrap();
-    assert_eq!(remaining(&limiter, "").await, [3, 0]);
-    // A first reservation that is denied holds nothing.
-    assert!(!limiter.reserve(&request, Some("other")).await.unwrap().is_allowed());
-    assert_eq!(remaining(&limiter, "").await, [3, 0]);
 }
 
 /// A single-server URL for a cluster, or the reverse, is refused at startup.
@@ -366,6 +347,11 @@ fn pause_writes(connection: &mut Connection) {
 
 fn resume(connection: &mut Connection) {
     let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(connection).unwrap();
+}
+
+/// Closes all other connections.
+fn kill_clients(connection: &mut Connection) {
+    let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(connection).unwrap();
 }
 
 /// Yields until a paused server holds a command.

@@ -1,11 +1,13 @@
 //! Slots of new subjects in overflow buckets: held, renewed and released like all others.
 
+use std::time::Duration;
+
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, long_timeout_options};
 use tidegate::spi::{Adjustment, Store};
 use tidegate::{
-    AnonymousBounds, Decision, Lease, LeaseError, Limit, Limiter, ManualClock, Rate, Receipt, Request, Reservation,
-    Rule, RuleSet,
+    AnonymousBounds, Decision, Lease, LeaseError, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request,
+    Reservation, ReservationError, Rule, RuleSet,
 };
 use tidegate_redis::RedisStore;
 
@@ -74,6 +76,45 @@ async fn reservations_of_newcomers_are_held_and_committed_in_overflow_buckets() 
             let peek = Request::new("").with_attribute("ip", "198.51.100.7");
             assert_eq!(limiter.peek(&peek).await.unwrap().remaining(), Some(90));
         }
+    }
+}
+
+/// Newcomers without an address move from bucket to bucket. A keyed reservation that moved would be a second one, and after its end a new one.
+#[tokio::test]
+async fn a_repeated_reservation_of_a_newcomer_finds_its_overflow_bucket_at_all_times() {
+    let clock = ManualClock::starting_at(START);
+    repeat_in_overflow_bucket(MemoryStore::new().with_max_keys(4).with_clock(clock.clone()), &clock).await;
+    for server in KINDS.into_iter().map(Server::start) {
+        let clock = ManualClock::starting_at(START);
+        repeat_in_overflow_bucket(server.store_with(long_timeout_options().with_clock(clock.clone())).await, &clock)
+            .await;
+    }
+}
+
+async fn repeat_in_overflow_bucket(store: impl Store, clock: &ManualClock) {
+    let rotation = Duration::from_secs(60);
+    let rule = Rule::new("tokens", Limit::fixed_window(100, rotation).unwrap()).with_per(["user"]);
+    let rules = RuleSet::new([rule.with_max_subjects(1)]).unwrap();
+    let limiter = Limiter::new(rules, store).with_reservation_ttl(100 * rotation);
+    // Up to the bound, these have keys of their own for the whole test.
+    for user in (0..20).map(|number| number.to_string()) {
+        let _ = limiter.reserve(&Request::new("").with_attribute("user", &user), None).await.unwrap();
+    }
+    let request = Request::new("").with_attribute("user", "new").with_cost(60);
+    let first = limiter.reserve(&request, Some("a")).await.unwrap();
+    assert!(first.is_allowed() && first.checks()[0].is_overflowed());
+    let reservation = first.reservation().unwrap();
+    for _ in 0..20 {
+        clock.advance(rotation);
+        let again = limiter.reserve(&request, Some("a")).await.unwrap();
+        assert!(again.checks()[0].is_overflowed());
+        assert_eq!(again.reservation().unwrap(), reservation, "in the same bucket");
+    }
+    limiter.commit(&reservation, 10).await.unwrap();
+    for _ in 0..20 {
+        clock.advance(rotation);
+        let again = limiter.reserve(&request, Some("a")).await;
+        assert!(matches!(again, Err(ReservationError::AlreadyEnded)));
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn overflow_key<'r>(plan: &Plan<'r>, index: usize, now: Timestamp) ->
     let mut used: Vec<u32> = Vec::new();
     let mut next_free = |check: &Check<'r>| {
         let mut number =
-            Newcomer::from_check(check).bucket(buckets(check.gate(), check.is_anonymous()), BUCKET_SEED, now);
+            Newcomer::in_plan(plan, check).bucket(buckets(check.gate(), check.is_anonymous()), BUCKET_SEED, now);
         // A plan has few checks, so this ends.
         while used.contains(&number) {
             number += 1;

@@ -99,7 +99,7 @@ impl CardinalityTracker {
             let may_overflow = match adjustment.op {
                 Op::Charge { .. } => true,
                 // The slot of a caller that went away during the decision. Nobody knows in which bucket it was taken.
-                Op::Refund { .. } => adjustment.limit.is_held() && adjustment.key.overflow_number().is_none(),
+                Op::Refund { .. } => adjustment.limit.has_slots() && adjustment.key.overflow_number().is_none(),
                 // Likewise for a hold.
                 Op::Hold(_) => adjustment.key.overflow_number().is_none(),
                 _ => false,

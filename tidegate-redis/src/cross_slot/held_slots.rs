@@ -25,7 +25,7 @@ impl RedisStore {
         for (part, verdict) in parts.iter().zip(verdicts).filter_map(|(part, verdict)| Some((part, verdict.as_mut()?)))
         {
             for (check, result) in part.plan.checks().iter().zip(verdict.checks_mut()) {
-                if !result.consumed || !check.gate().limit().is_held() {
+                if !result.consumed || !check.gate().limit().has_slots() {
                     continue;
                 }
                 let peeked = match Plan::new([*check]) {

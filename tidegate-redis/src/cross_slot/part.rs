@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use tidegate::spi::algorithm::StoredState;
-use tidegate::spi::{CheckVerdict, Plan, Role, Verdict};
+use tidegate::spi::{Check, CheckVerdict, Plan, ReservationTerms, Role, Verdict};
 use tidegate::{Limit, Timestamp};
 
 use super::recent_denials::RecentDenials;
@@ -35,7 +35,7 @@ pub(super) struct Part<'r> {
 /// until it is released.
 ///
 /// A place in the queue of a leaky bucket cannot be given back once others wait behind it. Taken last, it is not wasted on a plan
-/// that another part denies.
+/// that another part denies, and it is known whether another part has found a reservation that was made before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PartOrder {
     /// 3 for shadow checks, 2 with a queue, 1 with slots to hold, otherwise 0.
@@ -65,11 +65,41 @@ pub(super) enum UnitRequest {
     Exactly(u64),
 }
 
-impl Part<'_> {
+impl<'r> Part<'r> {
     /// The units of the whole plan that this part grants.
     pub(super) fn granted(&self, verdict: &Verdict) -> u64 {
         verdict.granted().saturating_mul(self.unit_scale)
     }
+
+    /// Whether a reservation that is repeated finds nothing of what it has taken here.
+    pub(super) fn has_only_takes(&self) -> bool {
+        self.plan.checks().iter().all(|check| is_take(&self.plan, check))
+    }
+
+    /// The checks that find what they have taken, and the others, as parts of `plan` of their own.
+    fn separate_takes(self, plan: &Plan<'r>) -> impl Iterator<Item = Self> {
+        let is_take = |index: &usize| is_take(plan, &plan.checks()[*index]);
+        let (takes, owned): (Vec<_>, Vec<_>) = self.indexes.iter().copied().partition(is_take);
+        let part = move |indexes: Vec<usize>| Self {
+            plan: sub_plan(plan, &indexes, self.unit_scale).with_max_units(self.plan.max_units()),
+            order: self.order,
+            indexes,
+            unit_scale: self.unit_scale,
+        };
+        [owned, takes].into_iter().filter(|indexes| !indexes.is_empty()).map(part)
+    }
+}
+
+/// Whether `check` of a reservation that can be repeated is a take without an owner, such as a place in a queue.
+fn is_take(plan: &Plan<'_>, check: &Check<'_>) -> bool {
+    let is_owned = || plan.is_hold(check) || check.gate().limit().has_slots() || check.gate().is_penalty();
+    plan.reservation().is_some_and(ReservationTerms::is_keyed) && !is_owned()
+}
+
+/// Separates takes without an owner from other checks, in the parts of `plan` from `index` on.
+pub(super) fn separate_takes<'r>(plan: &Plan<'r>, parts: &mut Vec<Part<'r>>, index: usize) {
+    let rest = parts.split_off(index);
+    parts.extend(rest.into_iter().flat_map(|part| part.separate_takes(plan)));
 }
 
 /// Splits `plan` into parts, in the order in which they are decided.
@@ -126,7 +156,7 @@ pub(super) fn split<'r>(
                 (PartRole::CanDeny { last_denial }, indexes.iter().copied().filter_map(queue).min())
             }
         };
-        let holds_slots = |index: &usize| plan.checks()[*index].gate().limit().is_held();
+        let holds_slots = |index: &usize| plan.checks()[*index].gate().limit().has_slots();
         let pass = match part_role {
             PartRole::Shadow => 3,
             _ if places.is_some() => 2,
@@ -140,7 +170,7 @@ pub(super) fn split<'r>(
         Part { plan: part, order, indexes, unit_scale }
     };
     let mut parts: Vec<Part<'r>> = groups.into_iter().map(part).collect();
-    parts.sort_by_key(|part| part.order);
+    parts.sort_by_key(|part| (part.order, part.has_only_takes()));
     parts
 }
 

@@ -18,7 +18,7 @@ pub(super) fn leases(rules: &[&CompiledRule], deployment: &Deployment) -> Checkl
     let Some(shortest) = leases.min().map(quantity::format_duration) else {
         return ChecklistItem::met(NAME, "no rule limits concurrency");
     };
-    let is_held = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.is_held());
+    let is_held = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.has_slots());
     let is_local = |rule: &CompiledRule| rule.matcher.on_failure.each().any(|(_, policy)| policy == OnFailure::Local);
     let local = match list_rules(rules, |rule| is_held(rule) && is_local(rule)) {
         Some(ids) => format!("; meanwhile each instance admits `max` once more (`local`): {ids}"),

@@ -53,7 +53,7 @@ impl Compiler<'_> {
     /// Reports `denial_cache: true` on a rule that can never use it: slots are released at any time.
     pub(super) fn check_denial_cache(&mut self, rule: &RuleSpec, limits: &[(smol_str::SmolStr, Limit)]) {
         if let Some(at) = rule.denial_cache.as_ref().filter(|at| at.value)
-            && limits.iter().all(|(_, limit)| limit.is_held())
+            && limits.iter().all(|(_, limit)| limit.has_slots())
         {
             let message = "denials of a concurrency limit are never cached: a slot may be released at any time";
             self.error("concurrency", &at.span, message).set_help("remove `denial_cache`");

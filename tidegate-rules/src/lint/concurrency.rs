@@ -43,7 +43,7 @@ pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
         let help = "add `sliding_log` under `limits`, or set `security: false`";
         lints.push(Problem::warning("concurrency-on-security", message, rule.id_span.clone()).with_help(help));
     }
-    if rule.limits.iter().any(|(_, limit)| limit.is_held())
+    if rule.limits.iter().any(|(_, limit)| limit.has_slots())
         && rule.matcher.on_failure.each().any(|(_, policy)| policy == OnFailure::Static)
     {
         let message =
@@ -61,7 +61,7 @@ pub(super) fn one_client_holds_all(
     rule: &CompiledRule,
     beside: &[(usize, &CompiledRule)],
 ) -> Option<Problem> {
-    let is_held = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.is_held() && limit.amount() > 1);
+    let is_held = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.has_slots() && limit.amount() > 1);
     let is_suspect = |rule: &CompiledRule| is_held(rule) && failure_policy::counts_everybody(rule);
     let is_covered = |(at, other): &(usize, &CompiledRule)| holds_for_each(other) || (*at < index && is_suspect(other));
     if !is_suspect(rule) || beside.iter().any(is_covered) {
@@ -90,11 +90,11 @@ pub(super) fn one_client_reserves_all(rule: &CompiledRule, beside: &[(usize, &Co
 
 /// Whether a rule limits how many requests of each of its subjects run.
 fn holds_for_each(rule: &CompiledRule) -> bool {
-    limits::all(rule).any(|(_, limit)| limit.is_held()) && !failure_policy::counts_everybody(rule)
+    limits::all(rule).any(|(_, limit)| limit.has_slots()) && !failure_policy::counts_everybody(rule)
 }
 
 /// Whether a rule has concurrency limits only, in itself or in a plan.
 fn holds_alone(rule: &CompiledRule) -> bool {
     let mut plans = rule.plans.iter().map(|plan| &plan.limits).chain([&rule.limits]);
-    plans.any(|limits| limits.iter().all(|(_, limit)| limit.is_held()))
+    plans.any(|limits| limits.iter().all(|(_, limit)| limit.has_slots()))
 }

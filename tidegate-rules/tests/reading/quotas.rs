@@ -74,7 +74,7 @@ fn every_error_of_a_quota_has_its_position_and_help() {
             "43 quota quota.grace: \"some\" does not start with a number (write 50_000 or 5%)",
         ),
         ("amount: 5, period: day, grace: 5 %%", "43 quota quota.grace: \"5 %%\" is not a number or a percentage"),
-        ("amount: 5, period: day, grace: -5", "43 quota quota.grace: \"-5\" does not start with a number"),
+        ("amount: 5, period: day, grace: -5", "43 quota quota.grace: \"-5\" is negative"),
         (
             "amount: 4503599627370495, period: day, grace: 1",
             "58 quota quota.grace: 4503599627370495 with a grace of 1 is above the largest amount, 4503599627370495",

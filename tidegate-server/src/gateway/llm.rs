@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! request ──▶ request: asks for usage, refuses what cannot be read ──▶ upstream
-//! response ◀── metered_body: passes bytes on, commits before the end ◀── sse │ json_usage ──▶ token_count
+//! response ◀── metered_body: passes bytes on, commits before the end
+//!              ▲── sse: events ──▶ stream_event, and of long ones long_event ──▶ token_count
+//!              ▲── json_usage: the usage of an answer that is no stream ──▶ token_count
 //! ```
 //!
 //! The limit layer has reserved the estimated cost, and puts a [`UsageReport`](tidegate_tower::UsageReport) into the request. Everything here
@@ -21,4 +23,4 @@ mod strict_json;
 mod token_count;
 
 pub(super) use metered_body::MeteredBody;
-pub(super) use request::ModelRequest;
+pub(super) use request::LlmRequest;

@@ -26,7 +26,7 @@ use tower_service::Service;
 
 use super::access_log::UpstreamTimer;
 use super::hop_by_hop::remove_hop_by_hop;
-use super::llm::{MeteredBody, ModelRequest};
+use super::llm::{LlmRequest, MeteredBody};
 use super::request_body::RequestBody;
 use super::request_fields::FieldError;
 use super::tunnel::{self, UpgradeRequest};
@@ -134,7 +134,7 @@ impl ProxyInner {
         let upgrade = UpgradeRequest::from_request(&mut request).filter(|_| is_http1);
         let (mut parts, body) = request.into_parts();
         self.validate(&parts, &body)?;
-        let (model, body) = ModelRequest::prepare(&mut parts, body)?;
+        let (model, body) = LlmRequest::prepare(&mut parts, body)?;
         let assumed_size = parts.extensions.remove::<AssumedBodySize>();
         let charged = assumed_size.as_ref().and_then(AssumedBodySize::max_bytes);
         let is_charged_for_less = charged.is_some_and(|charged| charged < self.options.max_body_bytes);
@@ -143,7 +143,7 @@ impl ProxyInner {
         let (body, progress) = Upload::new(body, max_bytes, assumed_size);
         self.rewrite(&mut parts, &body, upgrade.as_ref());
         let mut slot: Option<UpstreamSlot> = Some(self.slots.acquire().await.ok_or(ProxyError::Overloaded)?);
-        let model = model.and_then(ModelRequest::send);
+        let model = model.and_then(LlmRequest::send);
         let mut response = match self.send(Request::from_parts(parts, body), progress).await {
             Ok(response) => response,
             Err(problem) => {

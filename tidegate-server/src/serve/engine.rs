@@ -21,7 +21,7 @@ use super::observers::Observers;
 use super::options::ServeArgs;
 use super::receipts::Receipts;
 use super::refusal_log::RefusalLog;
-use super::reservations::Reservations;
+use super::reservations::ReservationIds;
 use super::start_page;
 use super::waiting::AcquireCalls;
 use crate::envoy::EnvoyService;
@@ -48,7 +48,7 @@ pub(crate) struct Engine {
     store_name: &'static str,
     receipts: Receipts,
     leases: Leases,
-    reservations: Reservations,
+    reservations: ReservationIds,
     waiting: AcquireCalls,
     /// The longest time that a caller waits.
     max_wait: Duration,
@@ -145,7 +145,7 @@ impl Engine {
             store_name: if is_shared { "redis" } else { "memory" },
             receipts,
             leases: Leases::new(arguments.secret.lease_key(), is_shared),
-            reservations: Reservations::new(arguments.secret.reservation_key(), is_shared),
+            reservations: ReservationIds::new(arguments.secret.reservation_key(), is_shared),
             waiting,
             max_wait: Duration::from_secs(arguments.max_wait),
             timer,
@@ -241,7 +241,7 @@ impl Engine {
         &self.leases
     }
 
-    pub(crate) const fn reservations(&self) -> &Reservations {
+    pub(crate) const fn reservations(&self) -> &ReservationIds {
         &self.reservations
     }
 

@@ -1,4 +1,4 @@
-//! `Reservations`: what callers of `/v1/quotas` have reserved, as a signed id that any instance with the same secret commits and releases.
+//! `ReservationIds`: what callers of `/v1/quotas` have reserved, as a signed id that any instance with the same secret commits and releases.
 //!
 //! The payload of an id is one byte of version; the length of the next part, of eight bytes; the [receipt](Receipt::to_bytes) of the holds
 //! and slots in the store; and that of those in the memory of the instance that decided, made while the store failed. Subjects are
@@ -22,7 +22,7 @@ const MAX_ID_BYTES: usize = 64 * 1024;
 
 /// Writes and reads the ids of reservations.
 #[derive(Debug)]
-pub(crate) struct Reservations {
+pub(crate) struct ReservationIds {
     /// None if instances have no secret in common.
     signer: Option<TextSigner>,
 }
@@ -58,7 +58,7 @@ pub(crate) enum ReservationOutcome {
     Failed,
 }
 
-impl Reservations {
+impl ReservationIds {
     /// Reservations with ids signed with `key`. Without one, a random key serves a store that is not shared; on a shared store there are
     /// none, since instances could not verify the ids of each other.
     pub(crate) fn new(key: Option<hmac::Key>, is_shared: bool) -> Self {
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn one_changed_bit_anywhere_makes_an_id_invalid() {
-        let (limiter, reservations) = (limiter(), Reservations::new(Some(key("a")), true));
+        let (limiter, reservations) = (limiter(), ReservationIds::new(Some(key("a")), true));
         let id = reservations.issue(&reservation(&limiter)).unwrap();
         let (payload, signature) = id.split_once('.').unwrap();
         let parts = [payload, signature].map(|part| URL_SAFE_NO_PAD.decode(part).unwrap());
@@ -192,12 +192,12 @@ mod tests {
             }
         }
         assert!(reservations.read(&id, limiter.rules()).is_ok());
-        assert!(Reservations::new(Some(key("b")), true).read(&id, limiter.rules()).is_err());
+        assert!(ReservationIds::new(Some(key("b")), true).read(&id, limiter.rules()).is_err());
     }
 
     #[test]
     fn a_payload_of_another_version_is_not_found() {
-        let (limiter, reservations) = (limiter(), Reservations::new(Some(key("a")), true));
+        let (limiter, reservations) = (limiter(), ReservationIds::new(Some(key("a")), true));
         let payload = |id: &str| URL_SAFE_NO_PAD.decode(id.split('.').next().unwrap()).unwrap();
         let right = payload(&reservations.issue(&reservation(&limiter)).unwrap());
         let signer = reservations.signer.as_ref().unwrap();
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_shared_store_without_a_secret_has_no_reservations() {
-        assert!(Reservations::new(None, true).require().is_err());
-        assert!(Reservations::new(None, false).require().is_ok());
+        assert!(ReservationIds::new(None, true).require().is_err());
+        assert!(ReservationIds::new(None, false).require().is_ok());
     }
 }

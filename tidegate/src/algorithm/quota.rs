@@ -20,7 +20,7 @@
 //! the period ends. After H was raised, the period pays more of its debt at once.
 //!
 //! The index means the same in all time zones and with all anchors, so a changed zone or anchor keeps what is used. Two calendars that
-//! are used at the same time may be up to [`MAX_LEAD`] periods apart. So a state that far ahead counts as current; were it moved back, the
+//! are used at the same time may be up to two periods apart. So a state that far ahead counts as current; were it moved back, the
 //! other calendar would move it ahead again and forgive what is used. A state further ahead is rebased.
 //!
 //! A denial in debt writes the same state again. After H was lowered, the debt lasts longer than the state was to be kept.

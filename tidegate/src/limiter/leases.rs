@@ -181,7 +181,7 @@ impl<'r, S: Store> Drop for UndecidedSlots<'_, 'r, S> {
     fn drop(&mut self) {
         if let Some((plan, owner)) = self.slots.take() {
             let release = |check: &Check<'r>| match plan.reservation() {
-                _ if check.gate().limit().is_held() => Some(Adjustment::release(check, owner)),
+                _ if check.gate().limit().has_slots() => Some(Adjustment::release(check, owner)),
                 Some(terms) if plan.is_hold(check) => Some(Adjustment::hold_release(check, terms.position())),
                 _ => None,
             };

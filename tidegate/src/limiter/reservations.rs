@@ -10,7 +10,7 @@ use crate::limit::MAX_WINDOW;
 use crate::plan::{Check, LeaseOwner, Plan, ReservationTerms};
 use crate::spi::Subject;
 use crate::store::{Adjustment, Store, StoreError};
-use crate::{Decision, Limiter, MemoryStore, Outstanding, Request, Reservation, ReservationError};
+use crate::{Decision, Limiter, MemoryStore, OutstandingReservations, Request, Reservation, ReservationError};
 
 /// How long a reservation lasts by default.
 pub const DEFAULT_RESERVATION_TTL: Duration = Duration::from_secs(300);
@@ -31,7 +31,7 @@ impl<S: Store> Limiter<S> {
     /// With an idempotency key, every step can be repeated, by any instance: a second reservation with the same key, under the same limits,
     /// for the same subjects and with the same costs, is admitted and holds nothing more. Under other limits or for other subjects, as for
     /// another action or after a change of the rules, the same key is another reservation. The key is remembered as long as the reservation
-    /// may last. Without one, a reservation whose caller goes away during the call, or whose call fails, is released soon.
+    /// may last, of a subject under a limit at most the newest 1,024. Without one, a reservation whose caller goes away during the call, or whose call fails, is released soon.
     ///
     /// Under a leaky bucket a reservation is a plain request, which neither a commit nor a release corrects. Under a concurrency limit it
     /// is a slot, released at the end.
@@ -96,12 +96,25 @@ impl<S: Store> Limiter<S> {
     }
 
     /// [Commits](Self::commit) with a cost for each rule. `actual` returns the actual cost under a rule, or `None` for what was reserved.
+    ///
+    /// A limit that has lost its hold is charged beside one that has it, now. Its hold is lost if the store has lost it, and if the window or
+    /// period of the limit was changed: the count is another then. If all are lost, or all rules were removed, nothing is charged, and the
+    /// result is [`NotFound`](ReservationError::NotFound). Without an idempotency key only what is found is charged, since an
+    /// earlier call may have committed the rest: see [`commit_or_charge`](Self::commit_or_charge).
     pub async fn commit_each(
         &self,
         reservation: &Reservation,
         actual: impl Fn(&str) -> Option<u64>,
     ) -> Result<(), ReservationError> {
-        self.end_reservation(reservation.commits(&self.rules, actual)).await
+        let commits = reservation.commits(&self.rules, actual);
+        let endings = self.end_holds(&commits).await.map_err(ReservationError::Store)?;
+        // So a repeated commit, which ends nothing, charges nothing.
+        let is_ended =
+            |(commit, ending): (&Adjustment<'_>, &HoldEnding)| commit.is_keyed_commit() && *ending == HoldEnding::Ended;
+        if commits.iter().flatten().zip(endings.iter().flatten()).any(is_ended) {
+            self.charge_lost_holds(&commits[0], &endings[0]).await;
+        }
+        combine(&commits, &endings)
     }
 
     /// [Commits each](Self::commit_each), once and without an idempotency key. A hold that is gone, since the store has lost it or it has run
@@ -114,17 +127,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<(), StoreError> {
         let commits = reservation.commits(&self.rules, actual);
         let [endings, _] = self.end_holds(&commits).await?;
-        let [stored, _] = &commits;
-        let not_found = stored.iter().zip(endings).filter(|(_, ending)| *ending == HoldEnding::NotFound);
-        let lost: Vec<_> = not_found.map(|(commit, _)| commit).filter(|commit| commit.is_hold_ending()).collect();
-        if let Some(observer) = &self.observer {
-            for commit in &lost {
-                observer.hold_lost(commit.gate.rule());
-            }
-        }
-        let charges: Vec<_> = lost.into_iter().filter_map(Adjustment::charge_without_hold).collect();
-        // A charge that may have been made must not be repeated; its failure is reported to the observer.
-        let _ = self.adjust(&charges).await;
+        self.charge_lost_holds(&commits[0], &endings).await;
         Ok(())
     }
 
@@ -191,18 +194,18 @@ impl<S: Store> Limiter<S> {
     /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     /// # assert!(matches!(std::pin::pin!(complete()).poll(&mut context), std::task::Poll::Ready(Ok(()))));
     /// ```
-    pub async fn outstanding(&self, request: &Request<'_>) -> Result<Vec<Outstanding>, StoreError> {
+    pub async fn outstanding(&self, request: &Request<'_>) -> Result<Vec<OutstandingReservations>, StoreError> {
         self.outstanding_plan(&self.plan(request)).await
     }
 
     /// [`outstanding`](Self::outstanding) for a plan.
-    pub async fn outstanding_plan(&self, plan: &Plan<'_>) -> Result<Vec<Outstanding>, StoreError> {
+    pub async fn outstanding_plan(&self, plan: &Plan<'_>) -> Result<Vec<OutstandingReservations>, StoreError> {
         if plan.checks().is_empty() {
             return Ok(Vec::new());
         }
         let holds = self.observe_error(self.store.outstanding(plan).await)?;
         let keeping = plan.checks().iter().zip(holds.checks).filter(|(check, _)| check.gate().limit().keeps_holds());
-        let outstanding = keeping.map(|(check, summary)| Outstanding {
+        let outstanding = keeping.map(|(check, summary)| OutstandingReservations {
             rule: check.gate().rule_smol_str().clone(),
             limit_name: check.gate().limit_name_smol_str().clone(),
             reservations: summary.reservations,
@@ -215,8 +218,21 @@ impl<S: Store> Limiter<S> {
 
     async fn end_reservation(&self, ended: [Vec<Adjustment<'_>>; 2]) -> Result<(), ReservationError> {
         let endings = self.end_holds(&ended).await.map_err(ReservationError::Store)?;
-        let kinds: Vec<bool> = ended.iter().flatten().map(Adjustment::is_hold_ending).collect();
-        combine(&kinds, &endings.concat())
+        combine(&ended, &endings)
+    }
+
+    /// Charges the commits in the store whose holds were not found, and reports these to the observer.
+    async fn charge_lost_holds(&self, commits: &[Adjustment<'_>], endings: &[HoldEnding]) {
+        let not_found = commits.iter().zip(endings).filter(|(_, ending)| **ending == HoldEnding::NotFound);
+        let lost: Vec<_> = not_found.map(|(commit, _)| commit).filter(|commit| commit.is_hold_ending()).collect();
+        if let Some(observer) = &self.observer {
+            for commit in &lost {
+                observer.hold_lost(commit.gate.rule());
+            }
+        }
+        let charges: Vec<_> = lost.into_iter().filter_map(Adjustment::charge_without_hold).collect();
+        // A charge that may have been made must not be repeated; its failure is reported to the observer.
+        let _ = self.adjust(&charges).await;
     }
 
     /// What became of each hold and slot, in the store and in the memory of this instance.
@@ -238,18 +254,19 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// The result of the end of a reservation. `is_hold` is whether each ending is of a hold: only these remember how they ended.
-fn combine(is_hold: &[bool], endings: &[HoldEnding]) -> Result<(), ReservationError> {
+/// The result of the end of a reservation. Of holds and slots, only holds remember how they ended. Without endings, no limit of the
+/// reservation exists any more.
+fn combine(ended: &[Vec<Adjustment<'_>>; 2], endings: &[Vec<HoldEnding>; 2]) -> Result<(), ReservationError> {
+    let has_holds = ended.iter().flatten().any(Adjustment::is_hold_ending);
     let any = |wanted: HoldEnding, of_hold: bool| {
-        endings.iter().zip(is_hold).any(|(ending, is_hold)| *ending == wanted && (*is_hold || !of_hold))
+        let mut each = ended.iter().flatten().zip(endings.iter().flatten());
+        each.any(|(ended, ending)| *ending == wanted && (ended.is_hold_ending() || !of_hold))
     };
-    let has_holds = is_hold.contains(&true);
     if any(HoldEnding::Differs, true) {
         return Err(ReservationError::AlreadyEnded);
     }
     let is_found = any(HoldEnding::Ended, has_holds) || any(HoldEnding::Repeated, has_holds);
-    // Without endings, no limit of the reservation exists any more.
-    if is_found || endings.is_empty() { Ok(()) } else { Err(ReservationError::NotFound) }
+    if is_found { Ok(()) } else { Err(ReservationError::NotFound) }
 }
 
 /// The decision on a reservation, unless it was refused.

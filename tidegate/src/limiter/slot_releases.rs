@@ -52,7 +52,7 @@ impl SlotReleases {
     /// Enters before the decision, so that no release after it is missed. `None` if the plan takes no slots.
     pub(crate) fn enter(&self, plan: &Plan<'_>) -> Option<SlotWaiter<'_>> {
         plan.lease_owner()?;
-        let held = plan.checks().iter().filter(|check| check.gate().limit().is_held());
+        let held = plan.checks().iter().filter(|check| check.gate().limit().has_slots());
         let keys: SmallVec<[u128; 1]> = held.map(|check| check.key().id()).collect();
         let mut waiters = self.lock();
         waiters.entered += 1;

@@ -50,7 +50,7 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
             return Vec::new();
         }
         let refund = |(check, result): (&Check<'r>, &CheckVerdict)| {
-            let has_owner = check.gate().limit().is_held() || plan.is_hold(check);
+            let has_owner = check.gate().limit().has_slots() || plan.is_hold(check);
             let refundable = result.consumed && !result.unstored && (has_owner || !result.overflowed);
             refundable.then(|| Adjustment::undo(plan, check, surplus, result.position))
         };
@@ -70,7 +70,7 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
                     && (own.rule(), own.limit_name(), own.subject()) == (gate.rule(), gate.limit_name(), subject)
             };
             let slot =
-                local.checks().iter().find(is_slot).filter(|_| check.gate().limit().is_held() || plan.is_hold(check));
+                local.checks().iter().find(is_slot).filter(|_| check.gate().limit().has_slots() || plan.is_hold(check));
             result.consumed = slot.is_some();
             result.position = slot.map_or(result.position, |slot| slot.position);
         }

@@ -33,7 +33,9 @@ pub(super) fn find(name: &str) -> Result<(TimeZone, String), LimitError> {
     }
     let mut problem = format!("`{shown}` is not a time zone of the IANA database");
     let similar = if name.len() <= MAX_NAME_BYTES { similar_names(name) } else { Vec::new() };
-    if similar.is_empty() {
+    if is_offset(name) {
+        problem.push_str("; name a place, such as `Europe/Berlin`: an offset does not know when its clocks change");
+    } else if similar.is_empty() {
         problem.push_str(", such as `Europe/Berlin` or `UTC`");
     } else {
         let _ = write!(problem, "; did you mean `{}`?", similar.join("` or `"));
@@ -45,6 +47,11 @@ pub(super) fn find(name: &str) -> Result<(TimeZone, String), LimitError> {
 #[cfg(test)]
 pub(super) fn names() -> Vec<String> {
     DATABASE.available().map(|name| name.as_str().to_owned()).collect()
+}
+
+/// Whether it has an offset from UTC, such as `UTC+2` and `-05:00`.
+fn is_offset(name: &str) -> bool {
+    name.as_bytes().windows(2).any(|pair| matches!(pair, [b'+' | b'-', b'0'..=b'9']))
 }
 
 /// The names that are the most similar: of the same city, or a few letters apart.
@@ -88,6 +95,10 @@ mod tests {
     fn an_unknown_time_zone_is_answered_with_similar_ones() {
         let problem = |name: &str| find(name).unwrap_err().to_string();
         assert!(problem("Berlin").ends_with("did you mean `Europe/Berlin`?"), "{}", problem("Berlin"));
+        for offset in ["UTC+2", "GMT-3", "+02:00", "-0500"] {
+            assert!(problem(offset).contains("; name a place, such as `Europe/Berlin`"), "{}", problem(offset));
+        }
+        assert!(!problem("America/Port-of-Spian").contains("offset"));
         assert!(problem("Europe/Pariss").ends_with("did you mean `Europe/Paris`?"));
         assert!(problem("america/new-yorc").ends_with("did you mean `America/New_York`?"));
         for name in ["Mars/Phobos", "", "/", "Etc/Unknown", "CET-1CEST,M3.5.0,M10.5.0/3", &"x".repeat(10_000)] {

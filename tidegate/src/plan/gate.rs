@@ -238,7 +238,7 @@ impl Gate {
     /// How long a store keeps the state of an unauthenticated subject after its last request, if that is bounded. Slots that are held
     /// end by themselves and are never forgotten earlier.
     pub const fn forget_after(&self) -> Option<Duration> {
-        if self.limit.is_held() { None } else { self.anonymous.forget_after }
+        if self.limit.has_slots() { None } else { self.anonymous.forget_after }
     }
 
     /// The number of subjects that a shared store remembers at the same time, of those that are unauthenticated or of the others.

@@ -116,6 +116,15 @@ impl IndexedRule {
         }
     }
 
+    /// The key of `subject` under `gate`, whose keys were in `partition` when it was counted. Without a subject the limit decides the
+    /// partition, so it is another one if the window was changed.
+    pub(super) fn key_of_receipt<'r>(&self, gate: &'r Gate, partition: u16, subject: Subject) -> Key<'r> {
+        if self.rule.per.is_empty() && self.fixed_tag.is_none() {
+            return Key::new(gate.stem(), gate.own_tag(), subject);
+        }
+        Key::in_partition(gate.stem(), partition, subject)
+    }
+
     /// The maximum number of checks, over all plans.
     pub(super) fn max_checks(&self) -> usize {
         self.plans.iter().map(|(_, gates)| gates.len()).chain([self.gates.len()]).max().unwrap_or_default()

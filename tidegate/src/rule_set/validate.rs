@@ -36,7 +36,7 @@ pub(super) fn check(
     if rule.on_failure == OnFailure::Static && rule.static_limit.is_none() {
         return error("it is static while the store fails, but has no static limit; give it one".into());
     }
-    if rule.static_limit.as_ref().is_some_and(Limit::is_held) {
+    if rule.static_limit.as_ref().is_some_and(Limit::has_slots) {
         return error(
             "a static limit cannot be a concurrency limit, whose slots nobody would release; give it a rate".into(),
         );
@@ -68,7 +68,7 @@ fn check_penalty(rule: &Rule) -> Result<(), String> {
         return Ok(());
     }
     let mut limits = rule.plans.iter().flat_map(|(_, limits)| limits).chain(&rule.limits);
-    if limits.any(|(_, limit)| limit.is_held()) {
+    if limits.any(|(_, limit)| limit.has_slots()) {
         // Whoever asks for a free slot again and again does what the retry of 1 s says.
         return Err("it has a penalty and a concurrency limit; give the concurrency limit a rule of its own".into());
     }

@@ -90,6 +90,11 @@ impl<'r> Adjustment<'r> {
         matches!(self.op, Op::Hold(HoldOp::Commit { .. } | HoldOp::Release { .. }))
     }
 
+    /// Whether it commits a hold whose end is remembered.
+    pub(crate) const fn is_keyed_commit(&self) -> bool {
+        matches!(self.op, Op::Hold(HoldOp::Commit { position, .. }) if position.is_keyed_hold())
+    }
+
     /// The charge in place of a commit whose hold is gone, counted now. `None` if it is no commit, or one in an overflow bucket: others share
     /// that.
     pub(crate) fn charge_without_hold(&self) -> Option<Self> {
@@ -132,7 +137,7 @@ impl<'r> Adjustment<'r> {
 
     /// Rejects adjustments of which one is not the renewal or the release of a slot.
     pub fn require_slot_updates(adjustments: &[Self]) -> Result<(), StoreError> {
-        let is_update = |one: &Self| matches!(one.op, Op::Renew { .. } | Op::Refund { .. }) && one.limit.is_held();
+        let is_update = |one: &Self| matches!(one.op, Op::Renew { .. } | Op::Refund { .. }) && one.limit.has_slots();
         if adjustments.iter().all(is_update) {
             return Ok(());
         }
@@ -142,7 +147,7 @@ impl<'r> Adjustment<'r> {
 
     /// Whether it releases a slot of a concurrency limit.
     pub const fn is_release(&self) -> bool {
-        self.limit.is_held() && matches!(self.op, Op::Refund { .. })
+        self.limit.has_slots() && matches!(self.op, Op::Refund { .. })
     }
 
     /// Whether it is a place in a queue that may have to stay taken, together with everything that is bundled.
@@ -160,7 +165,7 @@ impl<'r> Adjustment<'r> {
     pub(crate) fn at_position(self, position: TakePosition) -> Self {
         match position.overflow_bucket() {
             // The bucket is kept as long as it counts, so it does not expire like the state of an unauthenticated subject.
-            Some(number) if self.limit.is_held() || self.is_hold_ending() => {
+            Some(number) if self.limit.has_slots() || self.is_hold_ending() => {
                 Self { key: self.key.overflow(number), anonymous: false, network: None, ..self }
             }
             _ => self,
@@ -177,7 +182,7 @@ impl<'r> Adjustment<'r> {
 /// Whether a refund under `limit` belongs to that of its request. A shadow check affects no other, and a slot is not a price that was
 /// paid: it is free as soon as its holder is gone.
 pub(crate) const fn is_bundled(limit: &Limit, is_shadow: bool) -> bool {
-    !(limit.is_held() || is_shadow && is_queue(limit))
+    !(limit.has_slots() || is_shadow && is_queue(limit))
 }
 
 /// The position of a hold of `terms` that was made at `position`, whose end is not remembered.

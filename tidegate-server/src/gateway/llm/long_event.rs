@@ -36,9 +36,8 @@ impl LongEvent {
         let mut data_bytes = 0;
         for byte in bytes {
             self.line = match (self.line, byte) {
-                (_, b'\n' | b'\r') => LinePart::Name(0),
-                // A byte order mark.
-                (LinePart::Name(0), 0xef | 0xbb | 0xbf) => LinePart::Name(0),
+                // The end of a line, or a byte order mark.
+                (_, b'\n' | b'\r') | (LinePart::Name(0), 0xef | 0xbb | 0xbf) => LinePart::Name(0),
                 (LinePart::Name(length), _) if DATA[length] != *byte => LinePart::Other,
                 (LinePart::Name(length), _) if length + 1 == DATA.len() => LinePart::First,
                 (LinePart::Name(length), _) => LinePart::Name(length + 1),

@@ -1,4 +1,4 @@
-//! `ModelRequest`: a request to a language model, made ready so that its response can be counted.
+//! `LlmRequest`: a request to a language model, made ready so that its response can be counted.
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -31,7 +31,7 @@ const DIGESTS: [HeaderName; 4] = [
 
 /// A request whose cost is reserved. Dropped before it is sent, it costs nothing.
 #[derive(Debug)]
-pub(in crate::gateway) struct ModelRequest {
+pub(in crate::gateway) struct LlmRequest {
     /// None after it is sent.
     report: Option<UsageReport>,
     facts: RequestFacts,
@@ -60,14 +60,14 @@ struct RequestFacts {
 type BodyParts = SmallVec<[Bytes; 3]>;
 
 /// Why a body is not changed.
-enum Unchanged {
+enum RewriteSkip {
     /// There is nothing to change, or the gateway cannot read it.
     AsItIs,
-    /// A field comes twice, so that two servers may read two requests.
-    Repeated,
+    /// A field comes twice, or in other letters, so that two servers may read two requests.
+    Ambiguous,
 }
 
-impl ModelRequest {
+impl LlmRequest {
     /// Takes the report from a request, and asks the upstream for what is needed to count: no compression, and in a stream of OpenAI's API
     /// an event with the usage. `None` if no rule counts tokens.
     pub(in crate::gateway) fn prepare(
@@ -128,7 +128,7 @@ impl ModelRequest {
                 }
                 Ok(changed)
             }
-            Err(Unchanged::Repeated) if is_enforced => {
+            Err(RewriteSkip::Ambiguous) if is_enforced => {
                 let message = "The request body has `stream` or `stream_options` twice, or in other letters.";
                 Err(ProxyError::BadRequest(message))
             }
@@ -143,10 +143,10 @@ impl ModelRequest {
     }
 }
 
-impl Drop for ModelRequest {
+impl Drop for LlmRequest {
     fn drop(&mut self) {
         if let Some(report) = &self.report {
-            release(report);
+            report_no_tokens(report);
         }
     }
 }
@@ -155,7 +155,7 @@ impl SentModelRequest {
     /// The upstream has given no response. It costs nothing, unless the upstream may still work on it.
     pub(in crate::gateway) fn fail(self, problem: ProxyError) {
         if !matches!(problem, ProxyError::UpstreamTimeout | ProxyError::UpstreamBrokeOff) {
-            release(&self.report);
+            report_no_tokens(&self.report);
         }
     }
 
@@ -168,7 +168,7 @@ impl SentModelRequest {
         }
         let is_empty = matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT);
         if !parts.status.is_success() || is_empty || self.facts.is_without_answer {
-            release(&self.report);
+            report_no_tokens(&self.report);
             return Response::from_parts(parts, MeteredBody::uncounted(body));
         }
         let RequestFacts { prompt_tokens, withholds_usage, .. } = self.facts;
@@ -190,7 +190,7 @@ impl SentModelRequest {
 }
 
 /// No tokens are used. The response may still state costs under other rules.
-fn release(report: &UsageReport) {
+fn report_no_tokens(report: &UsageReport) {
     report.commit_at_end(TokenUsage::default());
 }
 
@@ -217,13 +217,13 @@ fn is_completion(path: &str) -> bool {
 }
 
 /// The body of a streamed completion, changed to ask for the usage, unless it does. It is a valid object.
-fn with_usage(body: &Bytes) -> Result<BodyParts, Unchanged> {
+fn with_usage(body: &Bytes) -> Result<BodyParts, RewriteSkip> {
     let is_off = |value: &[u8]| matches!(value, b"false" | b"null");
     let stream = find_member(body, 0, "stream")?;
     let options = find_member(body, 0, "stream_options")?;
     // Some servers take `1` or `"true"` for true.
     if stream.is_none_or(|value| is_off(&body[value])) {
-        return Err(Unchanged::AsItIs);
+        return Err(RewriteSkip::AsItIs);
     }
     let Some(options) = options else {
         let start = first_byte(body) + 1;
@@ -238,16 +238,16 @@ fn with_usage(body: &Bytes) -> Result<BodyParts, Unchanged> {
             let comma: &[u8] = if is_empty_object(body, options.start) { b"" } else { b"," };
             Ok(splice(body, start..start, &[INCLUDE_USAGE, comma]))
         }
-        Some(asked) if &body[asked.clone()] == b"true" => Err(Unchanged::AsItIs),
+        Some(asked) if &body[asked.clone()] == b"true" => Err(RewriteSkip::AsItIs),
         Some(declined) => Ok(splice(body, declined, &[b"true"])),
     }
 }
 
-impl From<MemberError> for Unchanged {
+impl From<MemberError> for RewriteSkip {
     fn from(error: MemberError) -> Self {
         match error {
             MemberError::NoObject => Self::AsItIs,
-            MemberError::Repeated => Self::Repeated,
+            MemberError::Repeated => Self::Ambiguous,
         }
     }
 }
@@ -330,7 +330,7 @@ mod tests {
             r#"{"stream":true,"stream_options":{"Include_Usage":false}}"#,
         ] {
             let result = with_usage(&Bytes::copy_from_slice(body.as_bytes()));
-            assert!(matches!(result, Err(Unchanged::Repeated)), "{body}");
+            assert!(matches!(result, Err(RewriteSkip::Ambiguous)), "{body}");
         }
     }
 

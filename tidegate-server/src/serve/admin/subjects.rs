@@ -14,7 +14,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate::spi::Plan;
-use tidegate::{Decision, Limiter, OnFailure, Outstanding, Request, StoreError};
+use tidegate::{Decision, Limiter, OnFailure, OutstandingReservations, Request, StoreError};
 use tidegate_rules::{RuleFile, SubjectStatus};
 
 use crate::check_response::CheckResponse;
@@ -156,14 +156,15 @@ async fn peek(limiter: &Limiter<InstrumentedStore>, plan: &Plan<'_>) -> Result<D
 }
 
 /// The checks of a decision as buckets: as in the check API, with what is reserved of them, and whether their rule matches the request.
-fn buckets_json(decision: &Decision, reserved: &[Outstanding], matching: &BTreeSet<&str>) -> Vec<Value> {
+fn buckets_json(decision: &Decision, reserved: &[OutstandingReservations], matching: &BTreeSet<&str>) -> Vec<Value> {
     let mut answer = serde_json::to_value(CheckResponse::new(decision)).unwrap_or_default();
     let Some(Value::Array(checks)) = answer.get_mut("checks").map(Value::take) else { return Vec::new() };
     let with_match = |mut check: Value| {
         let matches = check["rule"].as_str().is_some_and(|rule| matching.contains(rule));
         check["matches"] = matches.into();
-        let is_same =
-            |one: &&Outstanding| check["rule"] == one.rule.as_str() && check["name"] == one.limit_name.as_str();
+        let is_same = |one: &&OutstandingReservations| {
+            check["rule"] == one.rule.as_str() && check["name"] == one.limit_name.as_str()
+        };
         if let Some(reserved) = reserved.iter().find(is_same).filter(|reserved| reserved.reservations > 0) {
             check["reserved"] = json!({ "reservations": reserved.reservations, "units": reserved.units });
         }

@@ -9,7 +9,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate::{Limiter, Outstanding, ReservationError};
+use tidegate::{Limiter, OutstandingReservations, ReservationError};
 
 use super::input::{ActualCost, CheckCall, CommitCall, ReserveCall};
 use super::{BadRequest, plan, rejected, uncounted_plan};
@@ -94,7 +94,7 @@ async fn outstanding(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody
     })
 }
 
-fn outstanding_json(one: &Outstanding) -> Value {
+fn outstanding_json(one: &OutstandingReservations) -> Value {
     json!({
         "rule": one.rule.as_str(),
         "name": one.limit_name.as_str(),
@@ -153,7 +153,8 @@ fn refused(engine: &Engine, limiter: &Limiter<InstrumentedStore>, problem: &Rese
             ReservationOutcome::NotFound,
             StatusCode::NOT_FOUND,
             "reservation_not_found",
-            "There is no such reservation: it has run out, or another instance holds it in its memory. Nothing was charged.",
+            "There is no such reservation: it has run out, another instance holds it in its memory, or its rule was changed or removed. \
+             Nothing was charged.",
         ),
     };
     engine.metrics().reservations().count(outcome);

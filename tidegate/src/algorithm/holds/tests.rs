@@ -198,6 +198,15 @@ fn two_calendars_of_a_quota_see_the_same_holds() {
     }
 }
 
+/// So a commit finds the bucket that a newcomer reserved in.
+#[test]
+fn a_position_tells_its_overflow_bucket() {
+    let own = position(1, true);
+    assert_eq!((own.overflow_bucket(), own.in_overflow_bucket(0).overflow_bucket()), (None, Some(0)));
+    assert_eq!(own.in_overflow_bucket(7).overflow_bucket(), Some(7));
+    assert_eq!(own.in_overflow_bucket(7).index(), own.index());
+}
+
 #[test]
 fn the_list_is_bounded_and_forgets_the_oldest_end_first() {
     let mut subject = Subject::new(Limit::token_bucket(500_000, Rate::per_hour(1).unwrap()).unwrap());

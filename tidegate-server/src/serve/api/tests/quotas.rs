@@ -187,6 +187,37 @@ async fn a_reservation_across_a_boundary_is_charged_to_the_period_it_was_made_in
     assert_eq!((api.commit(&large, 700).await.0, api.left().await), (200, 900), "what was too much there is debt");
 }
 
+/// Otherwise the answer would be `{"committed":true}`, and the work would be counted nowhere.
+#[tokio::test]
+async fn a_reservation_whose_rule_was_changed_or_removed_is_not_found_and_can_be_made_anew() {
+    let quota = |period: Period| tokens(Limit::quota(1_000, Periods::utc(period)).unwrap());
+    for rules in [vec![], vec![quota(Period::Year)]] {
+        let is_removed = rules.is_empty();
+        let api = Api::new([quota(Period::Month)]);
+        let first = api.reserved("a", 400).await;
+        api.set_rules(rules);
+        let (status, answer) = api.commit(&first, 400).await;
+        assert!(answer["message"].as_str().unwrap().contains("its rule was changed or removed"), "{answer}");
+        assert_eq!(error((status, answer)), not_found());
+        assert_eq!(error(api.release_reservation(&first).await), not_found());
+        if !is_removed {
+            // A cost of 0 is reserved however little is left.
+            let second = api.reserved("a", 0).await;
+            assert_eq!(api.commit(&second, 400).await, (200, json!({ "committed": true })));
+            assert_eq!(api.left().await, 600);
+        }
+    }
+    let other = Limit::token_bucket(1_000, Rate::per_hour(1).unwrap()).unwrap();
+    let other = Rule::new("other", other).with_action("complete").with_per(["tenant"]);
+    let api = Api::new([quota(Period::Month), other.clone()]);
+    let first = api.reserved("a", 400).await;
+    api.set_rules([quota(Period::Year), other]);
+    for _ in 0..2 {
+        assert_eq!(api.commit(&first, 300).await, (200, json!({ "committed": true })));
+        assert_eq!(api.left().await, 700, "in the new period, too");
+    }
+}
+
 #[tokio::test]
 async fn a_commit_may_have_a_cost_for_each_rule() {
     let requests = Rule::new("requests", Limit::fixed_window(10, Duration::from_secs(100_000)).unwrap());
@@ -265,11 +296,10 @@ async fn outstanding_lists_each_limit_and_when_the_oldest_runs_out() {
     let body = json!({ "action": "complete", "tenant": "acme" });
     let of = |name| json!({ "rule": "tokens", "name": name, "reservations": 2, "units": 300, "oldest_expires_in_ms": 299_000 });
     assert_eq!(api.post("/v1/quotas/outstanding", &body).await.1, json!({ "outstanding": [of(""), of("day")] }));
-    // Both times are rounded down, so that a caller does not rely on more time than there is.
+    // Rounded down as `expires_in_ms` is, so that a caller does not rely on more time than there is.
     api.clock.advance(MICROSECOND);
-    let again = api.reserve("a", 100).await.1["reservation"]["expires_in_ms"].clone();
-    let oldest = api.post("/v1/quotas/outstanding", &body).await.1["outstanding"][0]["oldest_expires_in_ms"].clone();
-    assert_eq!((again, oldest), (json!(298_999), json!(298_999)));
+    let (_, answer) = api.post("/v1/quotas/outstanding", &body).await;
+    assert_eq!(answer["outstanding"][0]["oldest_expires_in_ms"], json!(298_999));
     api.clock.advance(TTL);
     let (_, answer) = api.post("/v1/quotas/outstanding", &body).await;
     assert_eq!(
