@@ -104,6 +104,11 @@ impl KeyStem {
         Self { text, seed, id_seed }
     }
 
+    /// The owner and the shape, as in the names of keys.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// A hash of the stem.
     pub const fn id(&self) -> u128 {
         self.seed

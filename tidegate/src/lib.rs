@@ -25,6 +25,7 @@
 //! |---|---|
 //! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`Receipt`], [`Lease`], [`HeldLeases`], [`AcquireOutcome`] |
 //! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`OnOverload`], [`AnonymousBounds`], [`PartitionBy`] |
+//! | quotas that touch money | [`LedgerMode`], [`Rule::with_ledger`]; the crate `tidegate-ledger` |
 //! | limits | [`Limit`], [`Rate`], [`Window`], [`Periods`], [`Algorithm`] |
 //! | where limits are kept | [`MemoryStore`], or `RedisStore` of the crate `tidegate-redis`; [`Secret`], [`StoreError`] |
 //! | time, and tests of your own limits | [`ManualClock`], [`SystemClock`], [`SleepTimer`], [`Timestamp`] |
@@ -44,6 +45,7 @@ mod decimal;
 mod decision;
 mod key;
 mod lease;
+mod ledger;
 mod limit;
 mod limiter;
 mod matcher;
@@ -74,6 +76,7 @@ pub use algorithm::penalty::Penalty;
 pub use clock::{Clock, ManualClock, SleepTimer, SystemClock, Timer};
 pub use decision::{CheckResult, Decision};
 pub use lease::{Lease, LeaseError};
+pub use ledger::LedgerMode;
 pub use limit::{Algorithm, Limit, LimitError};
 pub use limiter::{AcquireOutcome, DEFAULT_RESERVATION_TTL, HeldLease, HeldLeases, Limiter};
 pub use memory::MemoryStore;

@@ -5,7 +5,7 @@ pub use anonymous_bounds::AnonymousBounds;
 
 use smol_str::SmolStr;
 
-use crate::{Limit, OnFailure, OnOverload, Penalty, UsageKind};
+use crate::{LedgerMode, Limit, OnFailure, OnOverload, Penalty, UsageKind};
 
 /// The default maximum number of authenticated subjects of a limit in a shared store.
 pub const DEFAULT_MAX_SUBJECTS: u64 = 10_000_000;
@@ -74,6 +74,8 @@ pub struct Rule {
     pub(crate) message: Option<SmolStr>,
     pub(crate) cost_header: Option<SmolStr>,
     pub(crate) usage: Option<UsageKind>,
+    pub(crate) ledger: Option<LedgerMode>,
+    pub(crate) ledger_names: bool,
 }
 
 /// The limits of a rule, by name.
@@ -110,6 +112,8 @@ impl Rule {
             message: None,
             cost_header: None,
             usage: None,
+            ledger: None,
+            ledger_names: false,
         }
     }
 }
@@ -260,6 +264,19 @@ impl Rule {
         self
     }
 
+    /// Records what the quotas of the rule consume in a ledger. While the store fails, the rule is [closed](OnFailure::Closed) unless
+    /// [`with_on_failure`](Self::with_on_failure) is called after this.
+    pub fn with_ledger(mut self, ledger: LedgerMode) -> Self {
+        (self.ledger, self.on_failure) = (Some(ledger), OnFailure::Closed);
+        self
+    }
+
+    /// Sets whether the ledger keeps the names of tenants in clear text, beside their hashes.
+    pub fn with_ledger_names(mut self, ledger_names: bool) -> Self {
+        self.ledger_names = ledger_names;
+        self
+    }
+
     /// Sets the mode.
     pub fn with_mode(mut self, mode: RuleMode) -> Self {
         self.mode = mode;
@@ -362,6 +379,16 @@ impl Rule {
     /// The tokens of a language model that are the actual cost of a request.
     pub const fn usage(&self) -> Option<UsageKind> {
         self.usage
+    }
+
+    /// How consumption reaches the ledger, if it does.
+    pub const fn ledger(&self) -> Option<LedgerMode> {
+        self.ledger
+    }
+
+    /// Whether the ledger keeps the names of tenants.
+    pub const fn ledger_names(&self) -> bool {
+        self.ledger_names
     }
 
     /// The mode.

@@ -8,6 +8,7 @@
 //! | too many subjects | [`Newcomer`], [`Network`], [`MAX_OVERFLOW_BUCKETS`] |
 //! | finding the rules of a request | [`Matcher`], [`Match`], [`RequestMemo`], [`BodyUse`], [`BodyNeed`] |
 //! | metrics, logs and traces | [`Observer`], [`Outcome`], [`Origin`] |
+//! | the ledger | [`Outbox`], [`OutboxEntry`], [`EntryId`], [`EntryKind`], [`AccountKey`], [`GateState`], [`GateHold`], [`LedgerStage`], [`Journal`] |
 //! | a [`Timer`](crate::Timer) | [`Sleep`] |
 //! | text forms | [`format_address`] |
 //! | bounds | [`MAX_AMOUNT`], [`MAX_CHECKS`], [`MAX_SHADOW_CHECKS`], [`MAX_LOG_LIMIT`], [`MAX_SLICES`], [`MAX_WINDOW`], [`DEFAULT_MAX_KEYS`], [`DEFAULT_MAX_SUBJECTS`] |
@@ -16,6 +17,10 @@ pub use crate::algorithm::Outcome;
 pub use crate::clock::Sleep;
 pub use crate::decimal::format_address;
 pub use crate::key::{KEY_VERSION, Key, KeyStem, PARTITIONS};
+pub use crate::ledger::{
+    AccountKey, BoxFuture, EntryId, EntryIdError, EntryKind, GateHold, GateHoldStatus, GateState, Journal, LedgerStage, MAX_GENERATION,
+    Outbox, OutboxBatch, OutboxEntry, OutboxPosition, QuotaChange,
+};
 pub use crate::limit::{MAX_AMOUNT, MAX_CONCURRENCY, MAX_LOG_LIMIT, MAX_SLICES, MAX_WINDOW};
 pub use crate::matcher::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
 pub use crate::memory::DEFAULT_MAX_KEYS;

@@ -66,6 +66,12 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// The [generation](crate::spi::EntryId::generation) under which the store records the changes of quotas with a ledger in this partition, if it is known.
+    fn ledger_generation(&self, partition: u16) -> Option<u64> {
+        let _ = partition;
+        None
+    }
+
     /// A check of `plan` that denies the request, known from an earlier denial without a call. [`Limiter`](crate::Limiter) asks
     /// for it before it calls [`decide`](Self::decide), and again if that fails; never for a peek.
     #[inline(always)]
@@ -129,6 +135,10 @@ impl<S: Store> Store for Arc<S> {
         S::instances(self)
     }
 
+    fn ledger_generation(&self, partition: u16) -> Option<u64> {
+        S::ledger_generation(self, partition)
+    }
+
     fn known_denial(&self, plan: &Plan<'_>) -> Option<KnownDenial> {
         S::known_denial(self, plan)
     }
@@ -165,6 +175,8 @@ pub enum StoreErrorKind {
     Overloaded,
     /// The store responds but cannot serve now: it is loading, out of memory, busy, demoted or without its replicas.
     Refused,
+    /// The store has lost the states of quotas with a ledger, which are being rebuilt from it. Nothing was changed.
+    Rebuilding,
     /// Authentication failed, or a permission is missing.
     Denied,
     /// The value under a key was not written by this version. It was not changed.
@@ -207,7 +219,7 @@ impl StoreError {
 
     /// Whether the same call may succeed later without intervention.
     pub const fn is_transient(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Overloaded | StoreErrorKind::Refused)
+        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Overloaded | StoreErrorKind::Refused | StoreErrorKind::Rebuilding)
     }
 
     /// Whether the subject had other plans waiting when this instance was overloaded.
@@ -228,6 +240,7 @@ impl StoreErrorKind {
             Self::Unavailable => "unavailable",
             Self::Overloaded => "overloaded",
             Self::Refused => "refused",
+            Self::Rebuilding => "rebuilding",
             Self::Denied => "denied",
             Self::Unreadable => "unreadable",
             Self::Unsupported => "unsupported",

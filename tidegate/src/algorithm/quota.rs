@@ -28,6 +28,7 @@
 use std::time::Duration;
 
 use super::{DecidedTake, Op, OpResult, Outcome, Take, TakePosition};
+use crate::ledger::QuotaChange;
 use crate::limit::{LimitError, MAX_AMOUNT, MAX_WINDOW_MICROS};
 use crate::periods::until;
 use crate::{Periods, Timestamp};
@@ -60,7 +61,27 @@ pub struct QuotaState {
 }
 
 impl QuotaState {
-    const fn is_empty(self) -> bool {
+    /// The value that stores keep, as `quota.lua` writes it.
+    pub fn encode(self) -> String {
+        let Self { index, used, debt, previous, carried } = self;
+        match (debt, carried, previous) {
+            (0, 0, 0) => format!("{used}{index:08}"),
+            (0, 0, _) => format!("{used}{index:08},{previous}"),
+            _ => format!("{used}{index:08},{previous},{debt},{carried}"),
+        }
+    }
+
+    /// The state in the period `index` if nothing is consumed until then, under a quota with this amount and grace. Unchanged if that
+    /// period is not a later one.
+    pub fn rolled_to(self, index: u64, hard_limit: u64) -> Self {
+        let Some(passed) = index.checked_sub(self.index).filter(|passed| *passed > 0) else { return self };
+        let (used, debt) = after(self, passed, hard_limit);
+        let (previous, carried) = after(self, passed - 1, hard_limit);
+        Self { index, used, debt, previous, carried }
+    }
+
+    /// Whether nothing is used or owed.
+    pub const fn is_empty(self) -> bool {
         matches!(self, Self { index: _, used: 0, debt: 0, previous: 0, carried: 0 })
     }
 }
@@ -121,13 +142,7 @@ impl Quota {
         if state.index > index + MAX_LEAD {
             return (QuotaState { index, previous: 0, carried: 0, ..state }, true);
         }
-        let passed = index.saturating_sub(state.index);
-        if passed == 0 {
-            return (state, false);
-        }
-        let (used, debt) = self.after(state, passed);
-        let (previous, carried) = self.after(state, passed - 1);
-        (QuotaState { index, used, debt, previous, carried }, false)
+        (state.rolled_to(index, self.hard_limit()), false)
     }
 
     /// The state under this limit: its debt has an end, and after the limit was raised its period pays more of it.
@@ -141,14 +156,6 @@ impl Quota {
             carried: state.carried.min(self.max_debt()),
             ..state
         }
-    }
-
-    /// Units used and debt after so many further periods, each of which pays up to the hard limit.
-    fn after(&self, state: QuotaState, periods: u64) -> (u64, u64) {
-        let Some(earlier) = periods.checked_sub(1) else { return (state.used, state.debt) };
-        let owed = state.debt.saturating_sub(self.hard_limit().saturating_mul(earlier));
-        let paid = self.fitting(owed, 0);
-        (paid, owed - paid)
     }
 
     const fn admits(&self, state: QuotaState, cost: u64) -> bool {
@@ -201,6 +208,20 @@ impl Quota {
         let is_known = at >= bounds.starts[0] && self.normalize(state, now).0.index == bounds.index;
         if is_known { TakePosition::from_index(bounds.index.saturating_sub(1)) } else { TakePosition::default() }
     }
+}
+
+/// Units used and debt after so many further periods, each of which pays up to the hard limit.
+fn after(state: QuotaState, periods: u64, hard_limit: u64) -> (u64, u64) {
+    let Some(earlier) = periods.checked_sub(1) else { return (state.used, state.debt) };
+    let owed = state.debt.saturating_sub(hard_limit.saturating_mul(earlier));
+    let paid = owed.min(hard_limit);
+    (paid, owed - paid)
+}
+
+/// How a change from one state to another at `now` counts in the ledger.
+pub(crate) fn change_between(before: Option<QuotaState>, after: QuotaState, limit: &Quota, now: Timestamp) -> QuotaChange {
+    let (before, _) = limit.normalize(before, now);
+    QuotaChange::between(before, after)
 }
 
 /// Decides `op` on `state`. Twin: `quota.lua`.

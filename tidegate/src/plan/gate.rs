@@ -9,7 +9,7 @@ use crate::algorithm::Calendar;
 use crate::key::KeyStem;
 use crate::rule::DEFAULT_MAX_SUBJECTS;
 use crate::spi::Subject;
-use crate::{AnonymousBounds, Limit, OnFailure, OnOverload};
+use crate::{AnonymousBounds, LedgerMode, Limit, OnFailure, OnOverload};
 
 /// How a check counts in its plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +43,7 @@ pub struct Gate {
     max_subjects: u64,
     one_partition: bool,
     usage: bool,
+    ledger: Option<LedgerMode>,
     /// The windows of the limit; for a bucket, one as long as it takes to refill.
     window: Calendar,
 }
@@ -77,6 +78,7 @@ impl Gate {
             max_subjects: DEFAULT_MAX_SUBJECTS,
             one_partition: false,
             usage: false,
+            ledger: None,
             window: limit.calendar(),
         }
     }
@@ -154,6 +156,13 @@ impl Gate {
     /// Sets whether the actual cost is the [token usage](crate::UsageKind) of a language model.
     pub fn with_usage(mut self, usage: bool) -> Self {
         self.usage = usage;
+        self
+    }
+
+    /// Sets how consumption reaches the ledger. Only quotas that are not in shadow mode have one.
+    pub fn with_ledger(mut self, ledger: Option<LedgerMode>) -> Self {
+        let may_have = matches!(self.limit, Limit::Quota(_)) && self.role != Role::Shadow;
+        self.ledger = ledger.filter(|_| may_have);
         self
     }
 }
@@ -238,7 +247,7 @@ impl Gate {
     /// How long a store keeps the state of an unauthenticated subject after its last request, if that is bounded. Slots that are held
     /// end by themselves and are never forgotten earlier.
     pub const fn forget_after(&self) -> Option<Duration> {
-        if self.limit.has_slots() { None } else { self.anonymous.forget_after }
+        if self.limit.has_slots() || self.ledger.is_some() { None } else { self.anonymous.forget_after }
     }
 
     /// The number of subjects that a shared store remembers at the same time, of those that are unauthenticated or of the others.
@@ -254,6 +263,11 @@ impl Gate {
     /// Whether the actual cost is the [token usage](crate::UsageKind) of a language model.
     pub const fn settles_by_usage(&self) -> bool {
         self.usage
+    }
+
+    /// How consumption reaches the ledger, if it has one.
+    pub const fn ledger(&self) -> Option<LedgerMode> {
+        self.ledger
     }
 
     pub(crate) const fn window(&self) -> Calendar {

@@ -142,6 +142,7 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
             _ => KeyStem::for_rule(&rule.id, limit, name),
         };
         let gate = Gate::from_names(rule.id.clone(), name.clone(), *limit, role, stem);
+        let is_ledger = rule.ledger.is_some() && limit.algorithm() == Algorithm::Quota;
         let gate = gate
             .with_plan(plan)
             .with_on_failure(rule.on_failure)
@@ -150,10 +151,11 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
             .with_static_limit(rule.static_limit)
             .with_security(rule.security);
         gate.with_anonymous(rule.anonymous.unwrap_or_default())
-            // A rule without attributes has only one subject.
-            .with_max_subjects(if rule.per.is_empty() { u64::MAX } else { rule.max_subjects })
+            // A rule without attributes has only one subject. An account of the ledger is never shared with others.
+            .with_max_subjects(if rule.per.is_empty() || is_ledger { u64::MAX } else { rule.max_subjects })
             .with_one_partition(matches!(rule.partition_by, PartitionBy::Rule | PartitionBy::Constant(_)))
             .with_usage(rule.usage.is_some())
+            .with_ledger(rule.ledger)
     };
     let penalty = rule.penalty.map(|penalty| (PENALTY_NAME.into(), Limit::Penalty(penalty)));
     limits.iter().chain(&penalty).map(gate).collect()

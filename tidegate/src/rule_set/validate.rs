@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use super::{MAX_NAME_BYTES, RuleError};
 use crate::limit::MAX_AMOUNT;
-use crate::rule::Rule;
+use crate::rule::{NamedLimits, Rule};
 use crate::{Algorithm, Limit, OnFailure};
 
 /// Validates `rule` by itself and together with the rules before it.
@@ -41,12 +41,24 @@ pub(super) fn check(
             "a static limit cannot be a concurrency limit, whose slots nobody would release; give it a rate".into(),
         );
     }
+    let mut limits = rule.plans.iter().map(|(_, limits)| limits).chain([&rule.limits]);
+    let has_quota = |limits: &NamedLimits| limits.iter().any(|(_, limit)| limit.algorithm() == Algorithm::Quota);
+    if rule.ledger.is_some() && !limits.any(has_quota) {
+        return error("it has a ledger, but no quota; only what quotas consume is recorded".into());
+    }
+    if rule.ledger.is_some() && rule.anonymous.is_some() {
+        return error("it has a ledger, but its subjects are unauthenticated; anybody could open accounts".into());
+    }
     if let Some(budget) = &rule.budget {
         let first = budgets.entry(budget.clone()).or_insert_with(|| rule.clone());
         let alike = first.limits == rule.limits && first.plans == rule.plans;
         if alike && first.static_limit != rule.static_limit {
             let other = &first.id;
             return error(format!("it shares budget {budget:?} with rule {other:?}; give both the same static limit"));
+        }
+        if alike && first.ledger != rule.ledger {
+            let other = &first.id;
+            return error(format!("it shares budget {budget:?} with rule {other:?}; give both the same ledger"));
         }
         if !alike || first.per != rule.per || first.partition_by != rule.partition_by {
             let other = &first.id;
