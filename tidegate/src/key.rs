@@ -86,22 +86,34 @@ impl KeyStem {
                 let _ = write!(text, "x{}", limit.slices());
             }
             Limit::Concurrency(limit) => push_window(&mut text, 'c', limit.lease_micros()),
-            Limit::Quota(limit) => text.push_str(match limit.periods().period() {
-                Period::Hour => "u1h",
-                Period::Day => "u1d",
-                Period::Week => "u7d",
-                Period::Month => "u1mo",
-                Period::Year => "u1y",
-            }),
+            Limit::Quota(limit) => text.push_str(quota_shape(limit.periods().period())),
             Limit::Penalty(_) => text.push('p'),
         }
         if !name.is_empty() {
             text.push('.');
             escape(&mut text, name);
         }
+        Self::from_text(text)
+    }
+
+    /// The stem with this [text](Self::text).
+    pub fn from_text(text: String) -> Self {
         let seed = SipHasher24::new().hash(text.as_bytes()).as_u128();
         let id_seed = SipHasher24::new_with_key(&ID_HASH_KEY).hash(text.as_bytes()).as_u128();
         Self { text, seed, id_seed }
+    }
+
+    /// The rule or `$` and the budget that the limit belongs to, the period of the quota, and the name of the limit. `None` if it is not the
+    /// stem of a quota.
+    pub fn parse_quota(text: &str) -> Option<(String, Period, String)> {
+        let (owner, shape) = text.split_once(':')?;
+        let (shape, name) = shape.split_once('.').unwrap_or((shape, ""));
+        let period = Period::ALL.into_iter().find(|period| quota_shape(*period) == shape)?;
+        let owner = match owner.strip_prefix('$') {
+            Some(budget) => format!("${}", unescape(budget)?),
+            None => unescape(owner)?,
+        };
+        Some((owner, period, unescape(name)?))
     }
 
     /// The owner and the shape, as in the names of keys.
@@ -193,6 +205,16 @@ impl<'r> Key<'r> {
     }
 }
 
+const fn quota_shape(period: Period) -> &'static str {
+    match period {
+        Period::Hour => "u1h",
+        Period::Day => "u1d",
+        Period::Week => "u7d",
+        Period::Month => "u1mo",
+        Period::Year => "u1y",
+    }
+}
+
 fn push_fixed_window(text: &mut String, limit: &FixedWindow) {
     match limit.months() {
         None => push_window(text, 'f', limit.window_micros()),
@@ -219,6 +241,23 @@ fn escape(text: &mut String, raw: &str) {
             }
         }
     }
+}
+
+/// The inverse of [`escape`].
+fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        if *byte == b'%' {
+            let (digits, after) = rest.split_at_checked(2)?;
+            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+            rest = after;
+        } else {
+            bytes.push(*byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// Keeps table entries of the memory store small.
@@ -277,6 +316,19 @@ mod tests {
         let crossed =
             [(0, 1), (1, 0)].map(|(stem, tag)| Key::new(&stems[stem], stems[tag].own_tag(), stems[tag].own_tag()).id());
         assert_ne!(crossed[0], crossed[1]);
+    }
+
+    #[test]
+    fn the_stem_of_a_quota_tells_its_rule_period_and_name() {
+        let quota = Limit::quota(1, Periods::utc(Period::Month)).unwrap();
+        let stem = KeyStem::for_rule("api ü/units", &quota, "a.b");
+        assert_eq!(KeyStem::parse_quota(stem.text()), Some(("api ü/units".into(), Period::Month, "a.b".into())));
+        assert_eq!(KeyStem::from_text(stem.text().to_owned()), stem);
+        let budget = KeyStem::for_budget("units", &quota, "");
+        assert_eq!(KeyStem::parse_quota(budget.text()), Some(("$units".into(), Period::Month, String::new())));
+        for text in ["r:t", "r", "r:u2d", "r:u1d.%zz", "r:u1d.%e"] {
+            assert_eq!(KeyStem::parse_quota(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -12,15 +12,19 @@
 mod entry_id;
 mod gate_state;
 mod outbox;
+mod recorded_change;
 mod stage;
 
 pub use entry_id::{EntryId, EntryIdError, MAX_GENERATION};
 pub use gate_state::{GateHold, GateHoldStatus, GateState};
 pub use outbox::{Outbox, OutboxBatch, OutboxPosition};
+pub(crate) use recorded_change::entry_for_change;
 pub use stage::{BoxFuture, Journal, LedgerStage};
 
+use crate::algorithm::quota::QuotaState;
+use crate::key::{Key, KeyStem};
 use crate::spi::Subject;
-use crate::{Timestamp, algorithm::quota::QuotaState};
+use crate::{Period, Timestamp};
 
 /// How the consumption of a quota reaches the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,6 +141,26 @@ pub struct AccountKey {
     pub stem: String,
     /// Whose quota it is.
     pub subject: Subject,
+}
+
+impl AccountKey {
+    /// The account of the subject of a key.
+    pub fn from_key(key: &Key<'_>) -> Self {
+        Self { partition: key.partition(), stem: key.stem().text().to_owned(), subject: key.subject() }
+    }
+
+    /// The rule, or `$` and the budget, that it belongs to; the period of its quota; and the name of the limit. `None` if it is not that of a
+    /// quota.
+    pub fn parse(&self) -> Option<(String, Period, String)> {
+        KeyStem::parse_quota(&self.stem)
+    }
+}
+
+impl OutboxEntry {
+    /// Whose quota it is.
+    pub fn account(&self) -> AccountKey {
+        AccountKey { partition: self.id.partition, stem: self.stem.clone(), subject: self.subject }
+    }
 }
 
 /// How a change of the state of a quota counts in the ledger.

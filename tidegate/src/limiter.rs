@@ -5,6 +5,7 @@ mod acquire;
 mod fallback;
 mod held_leases;
 mod leases;
+mod ledger_stage;
 mod reservations;
 mod slot_releases;
 mod unstored;
@@ -26,7 +27,7 @@ use slot_releases::SlotReleases;
 use unstored::UnstoredChecks;
 use wait_queue::WaitQueue;
 
-use crate::spi::{Observer, Verdict};
+use crate::spi::{LedgerStage, Observer, Verdict};
 use crate::{Decision, MemoryStore, Receipt, Request, RuleSet, Secret, Timestamp};
 
 /// Decides requests by a set of rules on a store.
@@ -52,6 +53,7 @@ pub struct Limiter<S> {
     pub(crate) store: S,
     observer: Option<Arc<dyn Observer>>,
     fallback: Fallback,
+    ledger: Option<Arc<dyn LedgerStage>>,
     reservation_ttl: Duration,
     pub(crate) waiting: Arc<WaitingCallers>,
 }
@@ -69,7 +71,7 @@ impl<S: Store> Limiter<S> {
     pub fn new(rules: RuleSet, store: S) -> Self {
         let (secret, fallback) = (Secret::public(), Fallback::new());
         let reservation_ttl = DEFAULT_RESERVATION_TTL;
-        Self { rules, secret, store, observer: None, fallback, reservation_ttl, waiting: Arc::default() }
+        Self { rules, secret, store, observer: None, fallback, ledger: None, reservation_ttl, waiting: Arc::default() }
     }
 
     /// Sets the secret for hashing subjects. All instances must have the same.
@@ -91,6 +93,7 @@ impl<S: Store> Limiter<S> {
             store: self.store.clone(),
             observer: self.observer.clone(),
             fallback: self.fallback.clone(),
+            ledger: self.ledger.clone(),
             reservation_ttl: self.reservation_ttl,
             waiting: Arc::clone(&self.waiting),
         }
@@ -150,12 +153,24 @@ impl<S: Store> Limiter<S> {
         if let Some(denial) = self.known_denial(plan) {
             return Ok(denial);
         }
+        let generations = self.sync_generations(plan);
         let undecided = UndecidedSlots::new(self, plan);
         let result = self.store.decide(plan).await;
         undecided.decided(&result);
         match self.observe_error(result) {
             Ok(verdict) if verdict.checks().iter().any(|check| check.unstored) => self.finish_unstored(plan, &verdict),
-            Ok(verdict) => Ok(self.finish(plan, &verdict)),
+            Ok(verdict) if generations.is_empty() => {
+                self.name_accounts(plan);
+                Ok(self.finish(plan, &verdict))
+            }
+            // Boxed, so that the futures of other decisions stay small.
+            Ok(verdict) => match Box::pin(self.confirm(plan, &verdict, generations)).await {
+                Ok(()) => {
+                    self.name_accounts(plan);
+                    Ok(self.finish(plan, &verdict))
+                }
+                Err(error) => self.fall_back(plan, error),
+            },
             Err(error) => self.fall_back(plan, error),
         }
     }
@@ -171,6 +186,7 @@ impl<S: Store> Limiter<S> {
         }
         self.observe_undecided(plan, &error);
         let decision = self.fallback.decide(plan, error, self.store.instances())?;
+        self.journal_decision(plan, &decision).map_err(|error| ledger_stage::unrecorded(&error))?;
         Ok(self.observe(plan, decision))
     }
 
@@ -240,9 +256,11 @@ impl<S: Store> Limiter<S> {
         if adjustments.is_empty() {
             return Ok(());
         }
+        let generations = self.sync_adjustments(adjustments);
         let result = self.observe_error(self.store.adjust(adjustments).await);
         self.waiting.slot_releases.notify(adjustments);
-        result
+        result?;
+        if generations.is_empty() { Ok(()) } else { Box::pin(self.confirm_adjustments(generations)).await }
     }
 
     /// Starts to apply charges and refunds without waiting for it.

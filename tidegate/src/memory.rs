@@ -12,7 +12,9 @@
 //!
 //! The shard and the overflow bucket of a subject depend on a random number, so that no client can compute whose it shares.
 
+mod ledger;
 mod locked_shards;
+mod outbox;
 mod shard;
 mod store;
 
@@ -24,7 +26,7 @@ use crate::Timestamp;
 use smallvec::SmallVec;
 
 use crate::algorithm::holds::{self, HoldEnding};
-use crate::algorithm::{self, Op};
+use crate::algorithm::{self, Change, Op};
 use crate::clock::{Clock, SystemClock};
 use crate::key::Key;
 use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
@@ -34,6 +36,7 @@ use crate::spi::Verdict;
 use crate::store::{Adjustment, StoreError};
 use crate::sync::{AtomicU64, Mutex};
 use locked_shards::{LockedShards, StateLocation, lock};
+use outbox::MemoryOutbox;
 use shard::{MAX_SHARD_KEYS, Shard};
 
 /// The default maximum number of keys.
@@ -62,6 +65,8 @@ pub struct MemoryStore {
     shard_factor: u128,
     /// Decides the overflow bucket of a newcomer. Random.
     overflow_seed: u64,
+    /// What is not in the ledger yet.
+    outbox: Option<MemoryOutbox>,
 }
 
 /// The system clock is called without dynamic dispatch, since every decision reads it.
@@ -84,6 +89,7 @@ impl MemoryStore {
             overflowed: AtomicU64::new(0),
             shard_factor,
             overflow_seed: random_u128() as u64,
+            outbox: None,
         }
         .with_max_keys(DEFAULT_MAX_KEYS)
     }
@@ -136,12 +142,19 @@ impl MemoryStore {
 
 /// Deciding
 impl MemoryStore {
-    /// [`Store::decide`](crate::spi::Store::decide) without a future; it cannot fail.
+    /// [`Store::decide`](crate::spi::Store::decide) without a future; it cannot fail. A store [with a journal](Self::with_journal) can:
+    /// then it is a denial, so use `decide` there.
     #[inline(always)]
     pub fn decide_now(&self, plan: &Plan<'_>) -> Verdict {
+        self.try_decide_now(plan).unwrap_or_else(|_| Verdict::new(self.now(), 0, []))
+    }
+
+    /// [`Store::decide`](crate::spi::Store::decide) without a future.
+    #[inline(always)]
+    pub(crate) fn try_decide_now(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         match plan.checks() {
-            [only] if plan.reservation().is_none() => {
-                self.decide_one(plan, only).unwrap_or_else(|| self.decide_all(plan))
+            [only] if plan.reservation().is_none() && self.outbox.is_none() => {
+                self.decide_one(plan, only).map_or_else(|| self.decide_all(plan), Ok)
             }
             _ => self.decide_all(plan),
         }
@@ -168,7 +181,8 @@ impl MemoryStore {
         Some(verdict)
     }
 
-    fn decide_all(&self, plan: &Plan<'_>) -> Verdict {
+    fn decide_all(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        let outbox = self.outbox_for(plan)?;
         let mut locked = self.lock(plan.checks().iter().map(Check::key));
         // Read under the locks, so that the time of one key never steps back between threads.
         let now = self.now();
@@ -180,7 +194,19 @@ impl MemoryStore {
         let is_own = |index: usize| !locked.is_overflow(index) && !full.contains(&index);
         let (mut verdict, changes) = Verdict::decide(plan, now, &locked.states(), is_own);
         if verdict.refusal().is_some() {
-            return verdict;
+            return Ok(verdict);
+        }
+        if let Some(outbox) = outbox {
+            let is_full =
+                |(index, check): (usize, &Check<'_>)| locked.is_overflow(index) && check.gate().ledger().is_some();
+            if plan.checks().iter().enumerate().any(is_full) {
+                return Err(ledger::full());
+            }
+            let changed = plan.checks().iter().zip(&changes).enumerate();
+            let entry = |(index, (check, change)): (usize, (&Check<'_>, &Option<Change>))| {
+                ledger::entry_for_check(plan, check, locked.get(index), change.as_ref()?, now)
+            };
+            outbox.append(changed.filter_map(entry).collect())?;
         }
         for (index, change) in changes.into_iter().enumerate() {
             let check = &plan.checks()[index];
@@ -197,7 +223,7 @@ impl MemoryStore {
             }
         }
         locked.sweep_if_due(now);
-        verdict
+        Ok(verdict)
     }
 
     /// Switches to the overflow bucket if the subject is new and its shard full.
@@ -255,18 +281,18 @@ impl MemoryStore {
 
     fn adjust_now(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         Adjustment::require_changes(adjustments)?;
-        self.apply_all(adjustments);
-        Ok(())
+        self.apply_each(adjustments).map(drop)
     }
 
     /// Applies adjustments, each by itself, except those that are bundled. Returns for each whether it was admitted.
-    pub(crate) fn apply_all(&self, adjustments: &[Adjustment<'_>]) -> Vec<bool> {
+    pub(crate) fn apply_all(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         let is_admitted = |ending: HoldEnding| matches!(ending, HoldEnding::Ended | HoldEnding::Repeated);
-        self.apply_each(adjustments).into_iter().map(is_admitted).collect()
+        Ok(self.apply_each(adjustments)?.into_iter().map(is_admitted).collect())
     }
 
     /// The same. Returns for each end of a hold what became of it, and for others whether they were admitted or found nothing.
-    pub(crate) fn apply_each(&self, adjustments: &[Adjustment<'_>]) -> Vec<HoldEnding> {
+    pub(crate) fn apply_each(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        let outbox = self.outbox_for_each(adjustments)?;
         let mut locked = self.lock(adjustments.iter().map(|adjustment| &adjustment.key));
         let now = self.now();
         for (index, adjustment) in adjustments.iter().enumerate() {
@@ -309,12 +335,21 @@ impl MemoryStore {
                 _ => HoldEnding::NotFound,
             });
             if let Some(change) = result.change {
+                if let (Some(outbox), Some(entry)) =
+                    (outbox, ledger::entry_for_adjustment(adjustment, op, locked.get(index), &change, now))
+                {
+                    // Earlier adjustments are made, so the caller must not repeat all of them.
+                    outbox.append(vec![entry]).map_err(|error| match index {
+                        0 => error,
+                        _ => error.with_possibly_applied(),
+                    })?;
+                }
                 let max_expiry = adjustment.forget_after().map_or(u64::MAX, |after| now.plus(after).as_micros());
                 locked.update(index, limit, change, max_expiry);
             }
         }
         locked.sweep_if_due(now);
-        endings
+        Ok(endings)
     }
 
     /// Locks the shards of these keys in ascending order, which prevents deadlocks.

@@ -15,6 +15,7 @@ mod strikes;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use smol_str::SmolStr;
 
 pub use check::Check;
 pub use gate::{Gate, Role};
@@ -54,6 +55,8 @@ pub struct Plan<'r> {
     budget_shares: Vec<BudgetShare>,
     /// The shadow checks that were left out.
     skipped_shadow: Vec<&'r Gate>,
+    /// The names of tenants for the ledger, with the index of a check.
+    account_names: Vec<(usize, SmolStr)>,
     /// What few plans have, boxed so that the others stay small.
     rare: Option<Box<RarePart>>,
     body_use: BodyUse,
@@ -102,6 +105,7 @@ impl<'r> Plan<'r> {
             origin: Origin::default(),
             budget_shares: Vec::new(),
             skipped_shadow: Vec::new(),
+            account_names: Vec::new(),
             rare: None,
             body_use: BodyUse::default(),
         }
@@ -132,6 +136,16 @@ impl<'r> Plan<'r> {
             }
             self.checks.push(check);
         }
+    }
+
+    /// Names the account of the last check for the ledger.
+    pub(crate) fn name_account(&mut self, name: &str) {
+        self.account_names.extend(self.checks.len().checked_sub(1).map(|index| (index, SmolStr::new(name))));
+    }
+
+    /// The names of tenants for the ledger, with the index of a check.
+    pub(crate) fn account_names(&self) -> &[(usize, SmolStr)] {
+        &self.account_names
     }
 
     /// Requests as many units as are left, up to `max_units` (at least one). Each costs the cost of its check.

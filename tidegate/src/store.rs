@@ -219,7 +219,13 @@ impl StoreError {
 
     /// Whether the same call may succeed later without intervention.
     pub const fn is_transient(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Overloaded | StoreErrorKind::Refused | StoreErrorKind::Rebuilding)
+        matches!(
+            self.kind,
+            StoreErrorKind::Unavailable
+                | StoreErrorKind::Overloaded
+                | StoreErrorKind::Refused
+                | StoreErrorKind::Rebuilding
+        )
     }
 
     /// Whether the subject had other plans waiting when this instance was overloaded.

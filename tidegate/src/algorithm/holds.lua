@@ -2,7 +2,8 @@
 -- units held since, and of since; two of the number of entries; twenty-two bytes an entry, oldest first: seven of microseconds, seven
 -- of owner, seven of units, and one of status (0 open, 1 committed, 2 released); then the state of the limit, if there is one.
 -- All with the high byte first.
---   holds(limit, is_bucket, state, now, op, units, owner, amount, terms, …)  →  admitted, value, expiry, view, found
+--   holds(limit, is_bucket, state, now, op, units, owner, amount, terms, …)
+--     →  admitted, value, expiry, view, found, index, consumed, late
 --     limit    the function of the limit         is_bucket  whether it is the token bucket, whose cost is a span
 --     op       any of the limit, RESERVE, COMMIT, RELEASE              …  the arguments of the limit after units
 --     owner    of the hold, or 0                 amount     the units to reserve or to commit
@@ -10,6 +11,7 @@
 --     found    what RESERVE, COMMIT and RELEASE found: 0 no hold, 1 an open one, 2 the same end, 3 another end or cost
 --     view     for TAKE and RESERVE, that of the limit, "h", the units that others hold, when the last of them runs out, and the number
 --              of entries; also for ROOM, of a limit whose view is its state
+--     index, consumed, late: of a quota, as it returns them with a changed value; for RESERVE, COMMIT and RELEASE always
 local function holds(limit, is_bucket, state, now, op, units, owner, amount, terms, ...)
   local inner, count, held, since, lasts = state, 0, 0, 0, 0
   local is_held = state and #state >= 25 and string.sub(state, 1, 2) == '\0\0'
@@ -75,20 +77,23 @@ local function holds(limit, is_bucket, state, now, op, units, owner, amount, ter
     return charged or inner
   end
 
-  local admitted, value, ends, view, found, edit = true, nil, nil, nil, 0, nil
+  local admitted, value, ends, view, found, edit, index, consumed, late = true, nil, nil, nil, 0, nil, nil, nil, nil
   local kept, last_end = (past - first) / 22, first < past and math.min(newest, clock) + lasts or 0
   if op == ROOM then
     local room, is_outdated = limit(beside_holds(...), now, ROOM, units, ...)
     return room, is_outdated, nil, (inner or '') .. string.format('h%d,%d,%d', held, last_end, kept)
   end
   if op == TAKE or op == RESERVE then
-    admitted, value, ends, view = limit(inner, now, TAKE, units, ...)
+    admitted, value, ends, view, index, consumed, late = limit(inner, now, TAKE, units, ...)
     if admitted == nil then return nil, value end
     view = (view or inner or '') .. string.format('h%d,%d,%d', others, last_end, kept)
     if admitted and held > 0 and not own and not is_free then
       admitted = limit(beside_holds(...), now, TAKE, units, ...)
-      if not admitted then value = nil end
+      if not admitted then value, index = nil, nil end
     end
+  end
+  if index_before and (op == RESERVE or op == COMMIT or op == RELEASE) then
+    index, consumed, late = index_before + 1, 0, 0
   end
   if op == RESERVE then
     if own then
@@ -117,13 +122,16 @@ local function holds(limit, is_bucket, state, now, op, units, owner, amount, ter
       found = 1
       local at, charge = math.min(own_at, clock), terms >= 2 and index_before and FILL or CHARGE
       if op == COMMIT then
+        local changed_index, changed, changed_late
         if at >= start then
-          _, value, ends = limit(inner, now, charge, 1, ...)
+          _, value, ends, _, changed_index, changed, changed_late = limit(inner, now, charge, 1, ...)
         elseif index_before then
           if not before then return nil, true end
           local position = at >= before and index_before or 0
-          _, value, ends = limit(inner, now, charge, 1, amount, position, select(3, ...))
+          _, value, ends, _, changed_index, changed, changed_late =
+            limit(inner, now, charge, 1, amount, position, select(3, ...))
         end
+        if changed_index then index, consumed, late = changed_index, changed, changed_late end
       end
       local ended = ''
       if terms % 2 == 1 then
@@ -134,10 +142,10 @@ local function holds(limit, is_bucket, state, now, op, units, owner, amount, ter
       if own_at >= start then held = held - own_units end
     end
   elseif op ~= TAKE then
-    admitted, value, ends = limit(inner, now, op, units, ...)
+    admitted, value, ends, _, index, consumed, late = limit(inner, now, op, units, ...)
     if not value then return admitted end
   end
-  if not value and not edit and not stale then return admitted, nil, nil, view, found end
+  if not value and not edit and not stale then return admitted, nil, nil, view, found, index, consumed, late end
 
   local entries = edit or (first < past and string.sub(state, first, past - 1) or '')
   if newest > clock then
@@ -153,8 +161,8 @@ local function holds(limit, is_bucket, state, now, op, units, owner, amount, ter
     lasts, held = terms, held + amount
   end
   inner, inner_ends = value or inner, value and ends or inner_ends
-  if entries == '' and inner then return admitted, inner, inner_ends, view, found end
+  if entries == '' and inner then return admitted, inner, inner_ends, view, found, index, consumed, late end
   newest = entries ~= '' and struct.unpack('>I7', entries, #entries - 21) + lasts or 0
   value = '\0\0' .. struct.pack('>I7I7I7I2', lasts, held, start, #entries / 22) .. entries .. (inner or '')
-  return admitted, value, math.max(inner_ends, newest), view, found
+  return admitted, value, math.max(inner_ends, newest), view, found, index, consumed, late
 end

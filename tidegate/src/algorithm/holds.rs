@@ -38,8 +38,10 @@ mod tests;
 use super::concurrency::RETRY;
 use super::sliding_log::current;
 use super::{Change, DecidedTake, HoldOp, Op, OpResult, Outcome, State, StateView, Take, TakePosition};
+use crate::ledger::GateHold;
 use crate::limit::MAX_AMOUNT;
 use crate::{Limit, Timestamp};
+pub(crate) use hold_list::HoldEvent;
 use hold_list::{CurrentHolds, Hold, HoldEdit, Holds};
 pub use hold_list::{HoldStatus, HoldsChange, HoldsSummary, stored_summary};
 
@@ -75,6 +77,16 @@ impl StateWithHolds {
     /// The same state with another one of the limit.
     pub(super) fn around(inner: Option<State>) -> Self {
         Self { inner, holds: Holds::default() }
+    }
+
+    /// The same holds beside another state of the limit.
+    pub(crate) fn with_inner(&self, inner: Option<State>) -> Self {
+        Self { inner, holds: self.holds.clone() }
+    }
+
+    /// The state of a quota and its reservations, as the ledger knows them.
+    pub(crate) fn from_ledger(inner: Option<State>, holds: &[GateHold]) -> Self {
+        Self { inner, holds: Holds::from_ledger(holds) }
     }
 
     /// The state of the limit, if no holds are left beside it.

@@ -3,7 +3,8 @@
 -- than 92,233,720,368 units in one period, and none in the one before, that is an integer which Redis keeps in eight bytes. Rust
 -- knows the calendar: `numbers` is the index of a period times 16384 plus the hours of the longest period, `start` and `ends` are its
 -- first instant and that of the next one, `before` and `past` those of its neighbours. At any other time the periods are stale, which
--- is the second result.
+-- is the second result. Three more results with a changed value say how it counts in a ledger: the index of the period, the units
+-- that were consumed in it, and in the period before; negative if given back.
 local function quota(state, now, op, units, cost, position, hard, numbers, before, start, ends, past)
   if now < before or now >= past then return nil, true end
   local longest, earlier, later = numbers % 16384, before, past
@@ -110,5 +111,6 @@ local function quota(state, now, op, units, cost, position, hard, numbers, befor
   elseif previous > 0 then
     value = string.format('%s,%d', value, previous)
   end
-  return admitted, value, start + periods * longest
+  return admitted, value, start + periods * longest, nil, index,
+    used + debt - carried - (old_used + old_debt - old_carried), previous + carried - (old_previous + old_carried)
 end

@@ -133,7 +133,7 @@ impl Quota {
     }
 
     /// The state at `now`, and whether it was rebased.
-    pub(super) fn normalize(&self, state: Option<QuotaState>, now: Timestamp) -> (QuotaState, bool) {
+    pub(crate) fn normalize(&self, state: Option<QuotaState>, now: Timestamp) -> (QuotaState, bool) {
         let index = self.periods.bounds_at(now).index;
         let Some(state) = state.filter(|state| !state.is_empty()) else {
             return (QuotaState { index, ..QuotaState::default() }, false);
@@ -219,7 +219,12 @@ fn after(state: QuotaState, periods: u64, hard_limit: u64) -> (u64, u64) {
 }
 
 /// How a change from one state to another at `now` counts in the ledger.
-pub(crate) fn change_between(before: Option<QuotaState>, after: QuotaState, limit: &Quota, now: Timestamp) -> QuotaChange {
+pub(crate) fn change_between(
+    before: Option<QuotaState>,
+    after: QuotaState,
+    limit: &Quota,
+    now: Timestamp,
+) -> QuotaChange {
     let (before, _) = limit.normalize(before, now);
     QuotaChange::between(before, after)
 }

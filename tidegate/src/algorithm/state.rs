@@ -2,7 +2,7 @@
 
 use super::concurrency::{ConcurrencyChange, ConcurrencyState, ConcurrencySummary};
 use super::fixed_window::FixedWindowState;
-use super::holds::{HoldsChange, StateWithHolds};
+use super::holds::{HoldEvent, HoldsChange, StateWithHolds};
 use super::penalty::PenaltyState;
 use super::quota::QuotaState;
 use super::sliding_log::{SlidingLogChange, SlidingLogState, SlidingLogSummary};
@@ -83,6 +83,22 @@ pub enum StateView<'s> {
     Quota(QuotaState),
     /// Progressive penalty.
     Penalty(PenaltyState),
+}
+
+impl Change {
+    /// The new state of a quota, if it changes.
+    pub(crate) fn quota(&self) -> Option<QuotaState> {
+        match self {
+            Self::Quota(state) => Some(*state),
+            Self::Holds(change) => change.inner_change().and_then(Self::quota),
+            _ => None,
+        }
+    }
+
+    /// The hold that is made or ended, if any.
+    pub(crate) fn hold(&self) -> Option<HoldEvent> {
+        if let Self::Holds(change) = self { change.event() } else { None }
+    }
 }
 
 impl State {
@@ -188,8 +204,9 @@ impl State {
         if let Self::Leases(leases) = self { Some(leases) } else { None }
     }
 
-    pub(super) fn quota(&self) -> Option<QuotaState> {
+    pub(crate) fn quota(&self) -> Option<QuotaState> {
         match self {
+            Self::WithHolds(state) => state.inner().and_then(Self::quota),
             Self::Quota { index, used, previous } => {
                 Some(QuotaState { index: (*index).into(), used: *used, previous: *previous, ..QuotaState::default() })
             }

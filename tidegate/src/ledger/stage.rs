@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use super::{EntryId, OutboxEntry};
+use super::{AccountKey, EntryId, OutboxEntry};
 use crate::StoreError;
 
 /// A boxed future.
@@ -19,6 +19,11 @@ pub trait LedgerStage: Send + Sync {
     /// Records what was consumed without the store, because it failed and a rule admits requests then. It is posted to the ledger later.
     /// The ids of the entries are set by the stage. An error means that it could not be recorded, so the request must be refused.
     fn journal(&self, entries: Vec<OutboxEntry>) -> Result<(), StoreError>;
+
+    /// Learns the name of a tenant, whose rule says that the ledger keeps it.
+    fn name_account(&self, account: AccountKey, name: &str) {
+        let _ = (account, name);
+    }
 }
 
 /// Keeps entries until they are in the ledger, so that they outlive the process.

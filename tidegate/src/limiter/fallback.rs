@@ -11,7 +11,7 @@ use crate::key::{Key, KeyStem};
 use crate::plan::{Check, Gate, Plan, Role};
 use crate::spi::{CheckVerdict, Verdict};
 use crate::store::{Adjustment, StoreError};
-use crate::{Decision, Limit, MemoryStore, OnFailure};
+use crate::{Decision, Limit, MemoryStore, OnFailure, Timestamp};
 
 /// The name of the static limit of a rule.
 const STATIC_LIMIT_NAME: &str = "static";
@@ -51,6 +51,11 @@ impl Fallback {
         Self { store: Arc::new(OnceLock::from(store)), ..self }
     }
 
+    /// The time in memory.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.store.get_or_init(MemoryStore::new).now()
+    }
+
     /// Decides `plan` after the store failed with `error`. Returns the error if a rule is closed then. `counted_instances` is
     /// the number of instances that the store has counted.
     pub(crate) fn decide(
@@ -66,10 +71,12 @@ impl Fallback {
         let checks = local_checks(plan, &error, instances);
         let local_plan = plan.with_checks(checks.iter().map(|local| local.check(plan)));
         let store = self.store.get_or_init(MemoryStore::new);
+        // It has no journal, so it cannot fail.
         let verdict = store.decide_now(&local_plan);
         let static_holds = static_holds(&local_plan, &verdict, &checks);
         if !static_holds.is_empty() {
-            store.apply_each(&static_holds);
+            // It has no journal, so it cannot fail.
+            let _ = store.apply_each(&static_holds);
         }
         let mut decision = Decision::new(&local_plan, &verdict);
         for (result, local) in decision.checks_mut().iter_mut().zip(&checks) {
@@ -86,7 +93,7 @@ impl Fallback {
         }
         let limits = self.local_limits(updates, counted_instances);
         let updates = with_limits(updates, &limits);
-        self.store.get().is_some_and(|store| store.apply_all(&updates).iter().all(|held| *held))
+        self.store.get().is_some_and(|store| store.apply_all(&updates).is_ok_and(|held| held.iter().all(|held| *held)))
     }
 
     /// Commits and releases holds that were made in memory.
@@ -94,7 +101,8 @@ impl Fallback {
         match self.store.get() {
             Some(store) if !endings.is_empty() => {
                 let limits = self.local_limits(endings, counted_instances);
-                store.apply_each(&with_limits(endings, &limits))
+                let applied = store.apply_each(&with_limits(endings, &limits));
+                applied.unwrap_or_else(|_| vec![HoldEnding::NotFound; endings.len()])
             }
             _ => vec![HoldEnding::NotFound; endings.len()],
         }

@@ -238,15 +238,21 @@ impl<S: Store> Limiter<S> {
     /// What became of each hold and slot, in the store and in the memory of this instance.
     async fn end_holds(&self, [stored, local]: &[Vec<Adjustment<'_>>; 2]) -> Result<[Vec<HoldEnding>; 2], StoreError> {
         let local_endings = self.fallback.end_holds(local, self.store.instances());
+        self.journal_endings(local, &local_endings)?;
+        let generations = self.sync_adjustments(stored);
         let result = if stored.is_empty() { Ok(Vec::new()) } else { self.store.end_holds(stored).await };
         for ended in [stored, local] {
             self.waiting.slot_releases.notify(ended);
         }
-        Ok([self.observe_error(result)?, local_endings])
+        let stored_endings = self.observe_error(result)?;
+        self.confirm_adjustments(generations).await?;
+        Ok([stored_endings, local_endings])
     }
 
     fn end_reservation_soon(&self, [stored, local]: &[Vec<Adjustment<'_>>; 2]) {
-        self.fallback.end_holds(local, self.store.instances());
+        let local_endings = self.fallback.end_holds(local, self.store.instances());
+        // Its failure is reported to the observer; nobody waits for the result.
+        let _ = self.journal_endings(local, &local_endings);
         self.waiting.slot_releases.notify(local);
         if !stored.is_empty() {
             self.adjust_soon(stored);

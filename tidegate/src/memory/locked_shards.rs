@@ -65,6 +65,17 @@ impl LockedShards<'_> {
         shard.update(id, limit, change, max_expiry);
     }
 
+    /// Replaces the state of this check by what `replacement` makes of it; `None` removes it. It expires at `expires_at`, in microseconds.
+    pub(super) fn replace(
+        &mut self,
+        index: usize,
+        expires_at: u64,
+        replacement: impl FnOnce(Option<&State>) -> Option<State>,
+    ) {
+        let (shard, id) = self.shard(index);
+        shard.replace(id, expires_at, replacement);
+    }
+
     /// Lets every shard remove expired keys. Called after all changes of a plan.
     pub(super) fn sweep_if_due(&mut self, now: Timestamp) {
         for (_, shard) in &mut self.guards {

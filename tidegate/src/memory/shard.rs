@@ -86,6 +86,21 @@ impl Shard {
         }
     }
 
+    /// Replaces the state of `id` by what `replacement` makes of it; `None` removes it. It expires at `expires_at`, in microseconds.
+    pub(super) fn replace(
+        &mut self,
+        id: u128,
+        expires_at: u64,
+        replacement: impl FnOnce(Option<&State>) -> Option<State>,
+    ) {
+        let replacement = replacement(self.get(id));
+        self.remove(id);
+        if let Some(state) = replacement {
+            let entry = TableEntry { id, expires_at: expires_at.saturating_add(CLOCK_MARGIN_MICROS), state };
+            self.table.insert_unique(hash(id), entry, |entry| hash(entry.id));
+        }
+    }
+
     pub(super) fn remove(&mut self, id: u128) {
         if let Ok(entry) = self.table.find_entry(hash(id), |entry| entry.id == id) {
             entry.remove();

@@ -1,4 +1,4 @@
-//! `MemoryStore` as a [`Store`], which decides at once and cannot fail.
+//! `MemoryStore` as a [`Store`], which decides at once. It can fail only with a ledger.
 
 use super::MemoryStore;
 use super::locked_shards::lock;
@@ -10,7 +10,7 @@ use crate::store::{Adjustment, OutstandingHolds, Store, StoreError};
 
 impl Store for MemoryStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.decide_now(plan))
+        self.try_decide_now(plan)
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -18,18 +18,18 @@ impl Store for MemoryStore {
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        // The only error is a take, which is a defect of the caller.
+        // A failed refund is lost; the units stay consumed. Nothing else fails, except for a take, which is a defect of the caller.
         let _ = self.adjust_now(adjustments);
     }
 
     async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         Adjustment::require_slot_updates(updates)?;
-        Ok(self.apply_all(updates))
+        self.apply_all(updates)
     }
 
     async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
         Adjustment::require_endings(endings)?;
-        Ok(self.apply_each(endings))
+        self.apply_each(endings)
     }
 
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
@@ -44,6 +44,10 @@ impl Store for MemoryStore {
             lock(&self.shards[self.shard_index(key.id())]).remove(key.id());
         }
         Ok(())
+    }
+
+    fn ledger_generation(&self, partition: u16) -> Option<u64> {
+        self.outbox.as_ref().and_then(|outbox| outbox.lock().generation(partition))
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -24,6 +24,8 @@ pub(super) struct IndexedRule {
     pub(super) subject: Arc<SubjectHasher>,
     /// The index of the value that decides the partition, and its hasher, if that is the tenant.
     pub(super) tenant: Option<(usize, Arc<SubjectHasher>)>,
+    /// The index of the value that is the tenant, if the ledger keeps its name.
+    pub(super) named_tenant: Option<usize>,
     /// The index of the value that is an address, for rules without a matcher.
     pub(super) address: Option<usize>,
     /// The tag that decides the partition, if it is the same for all subjects.
@@ -72,6 +74,7 @@ impl IndexedRule {
             PartitionBy::Rule => Some(KeyStem::tag_for_name(rule.budget.as_ref().unwrap_or(&rule.id))),
             PartitionBy::Constant(name) => Some(KeyStem::tag_for_name(name)),
         };
+        let named_tenant = rule.per.iter().position(|name| name == TENANT).filter(|_| rule.ledger_names);
         let address = rule.per.iter().position(|name| name == IP);
         let plans = rule.plans.iter().map(|(plan, limits)| (plan.clone(), gates(&rule, plan, limits))).collect();
         Self {
@@ -80,6 +83,7 @@ impl IndexedRule {
             rule,
             subject,
             tenant: tenant.map(|index| (index, hashers.hasher(&[TENANT.into()]))),
+            named_tenant,
             address,
             fixed_tag,
         }
@@ -103,6 +107,7 @@ impl IndexedRule {
             let tenant = values.clone().nth(*index).flatten()?;
             Some(hasher.subject([Some(tenant)].into_iter()))
         });
+        let tenant_name = self.named_tenant.and_then(|index| values.clone().nth(index).flatten());
         let subject = self.subject.subject(values);
         let tag = self.fixed_tag.or(tenant);
         let in_plan = self.plans.iter().find(|(name, _)| name == plan_name);
@@ -113,6 +118,9 @@ impl IndexedRule {
             let check = Check::from_key(gate, key, cost).with_anonymous(anonymous).with_network(network);
             let check = on_failure.map_or(check, |on_failure| check.with_on_failure(on_failure));
             plan.add(check, self.rule.budget.is_some());
+            if let Some(name) = tenant_name.filter(|_| gate.ledger().is_some()) {
+                plan.name_account(name);
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use super::super::sliding_log::current;
 use super::super::{Change, State};
 use super::MAX_RESERVATIONS;
+use crate::ledger::{GateHold, GateHoldStatus};
 use crate::{Limit, Timestamp};
 
 /// The holds of one key.
@@ -57,6 +58,33 @@ pub(super) enum HoldEdit {
     End { owner: u64, remembered: Option<HoldStatus> },
 }
 
+/// A hold that is made or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldEvent {
+    /// It is made, and runs out at `expires_at`, in microseconds.
+    Made { owner: u64, units: u64, expires_at: u64 },
+    /// It has ended.
+    Ended { owner: u64 },
+}
+
+impl HoldsChange {
+    /// The change of the state of the limit.
+    pub(crate) const fn inner_change(&self) -> Option<&Change> {
+        self.inner.as_ref()
+    }
+
+    /// The hold that is made or ended, if any.
+    pub(crate) const fn event(&self) -> Option<HoldEvent> {
+        match self.edit {
+            HoldEdit::Keep => None,
+            HoldEdit::Place { owner, units, ttl } => {
+                Some(HoldEvent::Made { owner, units, expires_at: self.clock.saturating_add(ttl) })
+            }
+            HoldEdit::End { owner, .. } => Some(HoldEvent::Ended { owner }),
+        }
+    }
+}
+
 /// The open holds of all owners under one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoldsSummary {
@@ -81,6 +109,23 @@ pub(super) struct CurrentHolds {
 }
 
 impl Holds {
+    /// The holds that the ledger knows: the newest ones, if there are too many. All share the longest time to live.
+    pub(super) fn from_ledger(holds: &[GateHold]) -> Self {
+        let newest = &holds[holds.len().saturating_sub(MAX_RESERVATIONS)..];
+        let ttl = newest.iter().map(|hold| hold.expires_at.since(hold.at).as_micros() as u64).max().unwrap_or(0);
+        let hold = |hold: &GateHold| Hold {
+            at: hold.at.as_micros(),
+            owner: hold.owner,
+            status: match hold.status {
+                GateHoldStatus::Open => HoldStatus::Open(hold.units),
+                GateHoldStatus::Committed => HoldStatus::Committed(hold.units),
+                GateHoldStatus::Released => HoldStatus::Released,
+            },
+        };
+        let entries: Vec<Hold> = newest.iter().map(hold).collect();
+        Self { ttl, held: sum_since(entries.iter(), 0), since: 0, entries }
+    }
+
     pub(super) fn newest(&self) -> u64 {
         self.entries.last().map_or(0, |hold| hold.at)
     }

@@ -1,0 +1,192 @@
+//! The second stage of a decision under quotas with a ledger: waiting until it is durable, and recording what was admitted without the store.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::holds::HoldEnding;
+use crate::algorithm::{HoldOp, Op};
+use crate::ledger::{AccountKey, EntryId, EntryKind, LedgerStage, OutboxEntry};
+use crate::plan::{Check, Plan};
+use crate::spi::{CheckVerdict, Verdict};
+use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
+use crate::{Decision, LedgerMode, Limit, Limiter, Timestamp};
+
+/// Partitions with the generation under which they are written.
+type Generations = SmallVec<[(u16, u64); 1]>;
+
+/// Gives back what the store granted, unless the ledger confirms it. Also if the caller goes away before.
+struct Unconfirmed<'l, 'r, S: Store> {
+    limiter: &'l Limiter<S>,
+    refunds: Vec<Adjustment<'r>>,
+}
+
+impl<S: Store> Limiter<S> {
+    /// Sets the ledger. Without one, quotas with a ledger are decided like others, and recorded nowhere.
+    pub fn with_ledger(mut self, ledger: Arc<dyn LedgerStage>) -> Self {
+        self.ledger = Some(ledger);
+        self
+    }
+
+    /// The partitions in which `plan` consumes from quotas that must be durable before it is allowed. Read before the decision: if the store
+    /// loses a partition in between, the ledger finds another generation.
+    #[inline(always)]
+    pub(super) fn sync_generations(&self, plan: &Plan<'_>) -> Generations {
+        if self.ledger.is_none() || plan.is_peek() {
+            return Generations::new();
+        }
+        let is_sync = |check: &&Check<'_>| {
+            check.gate().ledger() == Some(LedgerMode::Sync) && (check.cost() > 0 || plan.is_hold(check))
+        };
+        self.generations(plan.checks().iter().filter(is_sync).map(|check| check.key().partition()))
+    }
+
+    fn generations(&self, partitions: impl Iterator<Item = u16>) -> Generations {
+        let mut generations = Generations::new();
+        for partition in partitions {
+            let generation = self.store.ledger_generation(partition).unwrap_or_default();
+            if !generations.contains(&(partition, generation)) {
+                generations.push((partition, generation));
+            }
+        }
+        generations
+    }
+
+    /// Waits until what the store granted is durable. On failure it is given back, and so it is if the caller goes away.
+    pub(super) async fn confirm(
+        &self,
+        plan: &Plan<'_>,
+        verdict: &Verdict,
+        generations: Generations,
+    ) -> Result<(), StoreError> {
+        let Some(ledger) = self.ledger.as_ref().filter(|_| !generations.is_empty() && verdict.granted() > 0) else {
+            return Ok(());
+        };
+        let mut unconfirmed = Unconfirmed { limiter: self, refunds: refunds(plan, verdict) };
+        self.observe_error(ledger.confirm(generations.into_vec()).await)?;
+        unconfirmed.refunds.clear();
+        Ok(())
+    }
+
+    /// Waits until charges and commits of quotas that must be durable are so.
+    pub(super) async fn confirm_adjustments(&self, generations: Generations) -> Result<(), StoreError> {
+        match self.ledger.as_ref().filter(|_| !generations.is_empty()) {
+            Some(ledger) => {
+                let confirmed = ledger.confirm(generations.into_vec()).await;
+                self.observe_error(confirmed.map_err(StoreError::with_possibly_applied))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The partitions in which `adjustments` charge quotas that must be durable. Refunds are durable soon.
+    pub(super) fn sync_adjustments(&self, adjustments: &[Adjustment<'_>]) -> Generations {
+        if self.ledger.is_none() {
+            return Generations::new();
+        }
+        let is_charge = |op: &Op| matches!(op, Op::Charge { .. } | Op::Hold(HoldOp::Commit { .. }));
+        let is_sync = |one: &&Adjustment<'_>| one.gate.ledger() == Some(LedgerMode::Sync) && is_charge(&one.op);
+        self.generations(adjustments.iter().filter(is_sync).map(|one| one.key.partition()))
+    }
+
+    /// Tells the ledger the names of accounts whose rules keep them.
+    pub(super) fn name_accounts(&self, plan: &Plan<'_>) {
+        let Some(ledger) = self.ledger.as_ref().filter(|_| !plan.account_names().is_empty()) else { return };
+        for (index, name) in plan.account_names() {
+            if let Some(check) = plan.checks().get(*index) {
+                ledger.name_account(AccountKey::from_key(check.key()), name);
+            }
+        }
+    }
+
+    /// Records what `decision` consumes of quotas with a ledger, which the store has not decided.
+    pub(super) fn journal_decision(&self, plan: &Plan<'_>, decision: &Decision) -> Result<(), StoreError> {
+        let Some(ledger) = self.ledger.as_ref().filter(|_| decision.is_allowed() && !plan.is_peek()) else {
+            return Ok(());
+        };
+        let now = decision.decided_at();
+        let recorded = plan.enforced().filter(|check| check.gate().ledger().is_some());
+        let entries: Vec<OutboxEntry> =
+            recorded.filter_map(|check| unstored_entry(plan, check, decision, now)).collect();
+        if entries.is_empty() { Ok(()) } else { self.observe_error(ledger.journal(entries)) }
+    }
+
+    /// Records the ends of holds that were made without the store.
+    pub(super) fn journal_endings(&self, endings: &[Adjustment<'_>], results: &[HoldEnding]) -> Result<(), StoreError> {
+        let Some(ledger) = self.ledger.as_ref() else { return Ok(()) };
+        let now = self.fallback.now();
+        let ended = endings.iter().zip(results).filter(|(_, ending)| **ending == HoldEnding::Ended);
+        let entry = |(one, _): (&Adjustment<'_>, &HoldEnding)| {
+            one.gate.ledger()?;
+            let (kind, amount, owner) = match one.op {
+                Op::Hold(HoldOp::Commit { cost, position }) => (EntryKind::Commit, cost, position.index()),
+                Op::Hold(HoldOp::Release { position }) => (EntryKind::Release, 0, position.index()),
+                _ => return None,
+            };
+            let entry = empty_entry(AccountKey::from_key(&one.key), one.gate.limit(), now)?;
+            Some(OutboxEntry { kind, amount: i64::try_from(amount).ok()?, owner, ..entry })
+        };
+        let entries: Vec<OutboxEntry> = ended.filter_map(entry).collect();
+        if entries.is_empty() { Ok(()) } else { self.observe_error(ledger.journal(entries)) }
+    }
+}
+
+/// Gives back all that `verdict` granted. What an earlier call reserved is not this call's to give back.
+fn refunds<'r>(plan: &Plan<'r>, verdict: &Verdict) -> Vec<Adjustment<'r>> {
+    if verdict.is_repeat() {
+        return Vec::new();
+    }
+    let refund = |(check, result): (&Check<'r>, &CheckVerdict)| {
+        result.consumed.then(|| Adjustment::undo(plan, check, verdict.granted(), result.position))
+    };
+    plan.checks().iter().zip(verdict.checks()).filter_map(refund).collect()
+}
+
+/// The entry for what `check` consumes or holds without the store.
+fn unstored_entry(plan: &Plan<'_>, check: &Check<'_>, decision: &Decision, now: Timestamp) -> Option<OutboxEntry> {
+    let entry = empty_entry(AccountKey::from_key(check.key()), check.gate().limit(), now)?;
+    let units = check.cost().saturating_mul(decision.granted());
+    match plan.reservation() {
+        Some(terms) if plan.is_hold(check) => Some(OutboxEntry {
+            kind: EntryKind::Reserve,
+            held: units,
+            owner: terms.owner().number(),
+            expires_at: Timestamp::from_micros(now.as_micros().saturating_add(terms.ttl_micros())),
+            ..entry
+        }),
+        _ => Some(OutboxEntry { amount: i64::try_from(units).ok()?, ..entry }).filter(|entry| entry.amount > 0),
+    }
+}
+
+/// An entry of nothing, in the period of now. `None` if the limit is not a quota.
+fn empty_entry(account: AccountKey, limit: &Limit, now: Timestamp) -> Option<OutboxEntry> {
+    let Limit::Quota(quota) = limit else { return None };
+    let AccountKey { partition, stem, subject } = account;
+    Some(OutboxEntry {
+        id: EntryId { generation: 0, partition, millis: 0, sequence: 0 },
+        kind: EntryKind::Consume,
+        at: now,
+        stem,
+        subject,
+        period: quota.periods().bounds_at(now).index,
+        amount: 0,
+        late_amount: 0,
+        held: 0,
+        owner: 0,
+        expires_at: Timestamp::default(),
+        hard_limit: quota.hard_limit(),
+    })
+}
+
+/// The failure of a request that cannot be recorded.
+pub(super) fn unrecorded(error: &StoreError) -> StoreError {
+    StoreError::new(StoreErrorKind::Refused, format!("the request cannot be recorded for the ledger: {error}"))
+}
+
+impl<S: Store> Drop for Unconfirmed<'_, '_, S> {
+    fn drop(&mut self) {
+        if !self.refunds.is_empty() {
+            self.limiter.adjust_soon(&self.refunds);
+        }
+    }
+}
