@@ -207,6 +207,7 @@ impl MemoryStore {
                 ledger::entry_for_check(plan, check, locked.get(index), change.as_ref()?, now)
             };
             outbox.append(changed.filter_map(entry).collect())?;
+            outbox.set_generations(plan, &mut verdict);
         }
         for (index, change) in changes.into_iter().enumerate() {
             let check = &plan.checks()[index];
@@ -320,7 +321,8 @@ impl MemoryStore {
             let is_retake = matches!(op, Op::Renew { weight, .. } if *weight > 0);
             let is_refused =
                 is_retake && locked.get(index).is_none() && !locked.has_room(index, now, adjustment.anonymous);
-            if is_refused || *bundled && stays_taken {
+            let is_lost = || outbox.is_some_and(|outbox| outbox.has_lost(adjustment));
+            if is_refused || *bundled && stays_taken || is_lost() {
                 endings.push(HoldEnding::NotFound);
                 continue;
             }

@@ -297,6 +297,19 @@ fn a_rebuilt_state_decides_as_before_the_loss() {
     assert!(before.entries().is_empty());
 }
 
+/// The store may have lost the take before it was in the ledger: a refund would give back what was never counted.
+#[test]
+fn a_take_from_before_a_loss_does_not_go_back() {
+    let before = setup(units(LedgerMode::Async));
+    let receipt = wait(before.limiter.check(&request(4))).unwrap().into_receipt();
+    let partition = before.entries()[0].id.partition;
+    let after = setup_with(units(LedgerMode::Async));
+    wait(after.store.rebuild_partition(partition, 8, &[])).unwrap();
+    assert!(wait(after.limiter.check(&request(4))).unwrap().is_allowed());
+    wait(after.limiter.refund(receipt)).unwrap();
+    assert_eq!((after.remaining(), after.amounts()), (Some(6), vec![(EntryKind::Consume, 4, 0)]));
+}
+
 #[test]
 fn the_names_of_tenants_reach_the_ledger_only_where_the_rule_says_so() {
     let silent = setup(units(LedgerMode::Async));

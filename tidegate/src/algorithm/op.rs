@@ -153,6 +153,16 @@ impl TakePosition {
         Self { slot: alone, full, returned }
     }
 
+    /// The same take from a quota with a ledger, under a [generation](crate::spi::EntryId::generation) of its partition.
+    pub const fn in_generation(self, generation: u64) -> Self {
+        Self { full: FractionalMicros { micros: generation, ..self.full }, ..self }
+    }
+
+    /// The generation of a take from a quota with a ledger; 0 for one without. Meaningless for other positions.
+    pub const fn generation(self) -> u64 {
+        self.full.micros
+    }
+
     /// The slot of `owner`.
     pub const fn from_owner(owner: LeaseOwner) -> Self {
         Self::from_index(owner.number())

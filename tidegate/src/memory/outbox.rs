@@ -8,7 +8,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ledger::{EntryId, Journal, OutboxBatch, OutboxEntry, OutboxPosition};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::plan::Plan;
+use crate::spi::Verdict;
+use crate::store::{Adjustment, StoreError, StoreErrorKind};
 
 /// The largest number of entries that wait for the ledger. Beyond, changes are refused.
 const MAX_OUTBOX_ENTRIES: usize = 100_000;
@@ -52,6 +54,26 @@ impl MemoryOutbox {
             }
         }
         Ok(())
+    }
+
+    /// Whether `adjustment` gives back what was taken in another generation.
+    pub(super) fn has_lost(&self, adjustment: &Adjustment<'_>) -> bool {
+        let generation = self.lock().generation(adjustment.key.partition()).unwrap_or_default();
+        adjustment.is_of_lost_generation(generation)
+    }
+
+    /// Sets the generation of each take from a quota with a ledger, so that it goes back only to the same.
+    pub(super) fn set_generations(&self, plan: &Plan<'_>, verdict: &mut Verdict) {
+        let locked = self.lock();
+        for (check, result) in plan.checks().iter().zip(verdict.checks_mut()) {
+            if let Some(generation) = locked.generation(check.key().partition())
+                && check.gate().ledger().is_some()
+                && result.consumed
+                && !plan.is_hold(check)
+            {
+                result.position = result.position.in_generation(generation);
+            }
+        }
     }
 
     /// Appends entries without ids, all of them or none.

@@ -85,6 +85,13 @@ impl<'r> Adjustment<'r> {
         Self::new(check, hold_release_op(check.gate().limit(), position)).at_position(position)
     }
 
+    /// Whether it gives back what was taken from a quota with a ledger in another generation than this one. The store may have lost that take
+    /// before it was in the ledger, so nothing goes back.
+    pub fn is_of_lost_generation(&self, generation: u64) -> bool {
+        let is_lost = |position: TakePosition| position.generation() != 0 && position.generation() != generation;
+        self.gate.ledger().is_some() && matches!(self.op, Op::Refund { position, .. } if is_lost(position))
+    }
+
     /// Whether it ends a hold.
     pub const fn is_hold_ending(&self) -> bool {
         matches!(self.op, Op::Hold(HoldOp::Commit { .. } | HoldOp::Release { .. }))
