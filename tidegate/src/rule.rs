@@ -52,6 +52,7 @@ pub enum PartitionBy {
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct Rule {
     pub(crate) id: SmolStr,
     pub(crate) action: Option<SmolStr>,

@@ -19,8 +19,9 @@ pub(crate) fn entry_for_change(
     let before = before.and_then(State::quota);
     let current = limit.normalize(before, now).0;
     let QuotaChange { period, amount, late_amount } = match change.quota() {
-        Some(after) => quota::change_between(before, after, limit, now),
-        None => QuotaChange { period: current.index, amount: 0, late_amount: 0 },
+        Some(after) if after.index >= current.index => quota::change_between(before, after, limit, now),
+        // A denial in debt writes the state of an earlier period again.
+        _ => QuotaChange { period: current.index, amount: 0, late_amount: 0 },
     };
     let event = change.hold();
     if amount == 0 && late_amount == 0 && event.is_none() {
