@@ -1,12 +1,11 @@
 //! The checklist for production: what a rule file and its deployment should have before they serve real traffic. Items that the
 //! file does not show are reported as unknown.
 
+mod billing;
 mod held;
 mod memory;
 
-use std::time::Duration;
-
-use tidegate::{Limit, OnFailure, RuleMode, attributes};
+use tidegate::{RuleMode, attributes};
 
 use crate::compile::CompiledRule;
 use crate::identity::{Identity, Source};
@@ -17,9 +16,6 @@ use crate::{RuleFile, quantity};
 
 /// The most rules whose ids are suitable as labels of a metric.
 const MAX_METRIC_LABELS: usize = 1_000;
-
-/// Limits with at least this window may be meant for billing.
-const MIN_BILLING_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What is known about the deployment of the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,7 +94,7 @@ impl RuleFile {
             held::penalties(&rules),
             memory::item(&rules),
             hot_keys(&rules),
-            billing(&rules),
+            billing::item(&rules),
         ]
     }
 }
@@ -254,9 +250,16 @@ fn failure(rules: &[&CompiledRule]) -> ChecklistItem {
             format!("each instance admits the whole limit for everybody while the store fails: {ids}; set `share`");
         return ChecklistItem::unmet(NAME, detail);
     }
-    match list_rules(rules, |rule| !rule.has_policy) {
-        Some(ids) => ChecklistItem::met(NAME, format!("`local`, the default, applies to {ids}")),
-        None => ChecklistItem::met(NAME, "every rule has `on_failure`"),
+    let defaults = [
+        list_rules(rules, |rule| !rule.has_policy && rule.ledger.is_none())
+            .map(|ids| format!("`local`, the default, applies to {ids}")),
+        list_rules(rules, |rule| !rule.has_policy && rule.ledger.is_some())
+            .map(|ids| format!("`closed`, the default with a ledger, applies to {ids}")),
+    ];
+    let defaults: Vec<String> = defaults.into_iter().flatten().collect();
+    match defaults.as_slice() {
+        [] => ChecklistItem::met(NAME, "every rule has `on_failure`"),
+        defaults => ChecklistItem::met(NAME, defaults.join("; ")),
     }
 }
 
@@ -335,29 +338,4 @@ fn hot_keys(rules: &[&CompiledRule]) -> ChecklistItem {
 
 fn method() -> Source {
     Source::Attribute(attributes::METHOD.into())
-}
-
-/// Whether what is billed has records of its own: the store counts to limit.
-fn billing(rules: &[&CompiledRule]) -> ChecklistItem {
-    const NAME: &str = "quotas and billing have their own records";
-    let is_quota = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| matches!(limit, Limit::Quota(_)));
-    let long = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.max_window() >= MIN_BILLING_WINDOW);
-    let uncounted = |rule: &CompiledRule| {
-        rule.matcher.on_failure.each().any(|(_, policy)| !matches!(policy, OnFailure::Closed | OnFailure::Share))
-    };
-    let Some(ids) = list_rules(rules, |rule| is_quota(rule) || long(rule)) else {
-        return ChecklistItem::met(NAME, "no quota, and no window of a day or longer, so no limit looks like billing");
-    };
-    let more = match list_rules(rules, |rule| is_quota(rule) && uncounted(rule)) {
-        Some(ids) => format!(
-            "; while the store fails, more than the quota passes, and the store never learns of it: {ids}; set `closed` where it \
-             must not"
-        ),
-        None => String::new(),
-    };
-    let detail = format!(
-        "quotas, and windows of a day or longer: {ids}; the store may lose counts, so keep what you bill in a database of \
-         your own{more}"
-    );
-    ChecklistItem::unknown(NAME, detail)
 }

@@ -6,6 +6,7 @@ mod concurrency;
 mod condition;
 mod cost;
 mod identify;
+mod ledger;
 mod limit;
 mod on_failure;
 mod penalty;
@@ -34,6 +35,7 @@ use crate::schema_types;
 use crate::source_file::Span;
 use crate::suggest::suggest;
 
+pub(crate) use ledger::LedgerFields;
 pub(crate) use rule::{CompiledRule, PlanLimits};
 
 /// The supported version of the file format.
@@ -100,6 +102,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     compiler.check_unique_ids(file);
     compiler.check_plan_rules(file);
     compiler.check_budgets(&rules);
+    compiler.check_budget_ledgers(&rules);
     compiler.share_static_limits(&mut rules);
     let plan_of_tenant = compiler.tenants(file);
     let max_body_bytes = compiler.max_body_bytes(file, &rules);
@@ -229,6 +232,7 @@ impl Compiler<'_> {
                     own.push(PlanLimits {
                         plan: SmolStr::new(plan),
                         limits: vec![(SmolStr::default(), limit)],
+                        ledger: limits.quota.as_ref().map(|quota| LedgerFields::new(quota)).unwrap_or_default(),
                         span: limits.span.clone(),
                     });
                 }

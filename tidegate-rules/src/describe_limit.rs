@@ -1,6 +1,6 @@
 //! Limits in words, for explanations.
 
-use tidegate::{Anchor, Limit, Periods, Weekday};
+use tidegate::{Anchor, LedgerMode, Limit, Periods, Weekday};
 
 use crate::quantity;
 
@@ -36,6 +36,15 @@ pub fn describe_limit(limit: &Limit) -> String {
         }
         Limit::Quota(quota) => describe_quota(quota.amount(), quota.grace(), quota.periods()),
         other => format!("{}: {} in {window}", other.algorithm().as_str(), other.amount()),
+    }
+}
+
+/// Describes in words when the ledger has what a request consumed.
+pub const fn describe_ledger(mode: LedgerMode) -> &'static str {
+    match mode {
+        LedgerMode::Sync => "in the ledger before a request is allowed (sync)",
+        LedgerMode::Async => "in the ledger soon after a request is allowed (async)",
+        _ => "in the ledger",
     }
 }
 

@@ -4,16 +4,16 @@
 use std::fmt;
 
 use tidegate::attributes::{PATH, PathReadings, header_name};
-use tidegate::spi::Match;
+use tidegate::spi::{Gate, Match};
 use tidegate::{
-    Clock, Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet, Secret,
-    SystemClock, Timestamp, UsageKind,
+    Clock, LedgerMode, Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet,
+    Secret, SystemClock, Timestamp, UsageKind,
 };
 
 use crate::RuleFile;
 use crate::compile::CompiledRule;
 use crate::condition::ConditionMismatch;
-use crate::describe_limit::describe_limit;
+use crate::describe_limit::{describe_ledger, describe_limit};
 use crate::request_view::RequestView;
 use crate::timeline::{Timeline, timeline};
 
@@ -106,12 +106,26 @@ pub struct RuleEffect {
     pub actual: Option<String>,
     /// The failure policy that applies to the request while the store fails.
     pub on_failure: OnFailure,
+    /// Whether the policy is a default: the file says nothing about this request. With a ledger it is [closed](OnFailure::Closed).
+    pub is_default_policy: bool,
     /// What happens to the request while an instance is overloaded.
     pub on_overload: OnOverload,
     /// The limit of one instance in words, if the policy is [static](OnFailure::Static).
     pub emergency: Option<String>,
+    /// The ledger of its quotas. A rule in shadow mode writes none.
+    pub ledger: Option<LedgerExplanation>,
     /// Its limits, with their keys.
     pub limits: Vec<LimitExplanation>,
+}
+
+/// How a ledger records what the quotas of a rule consume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LedgerExplanation {
+    /// When the ledger has it.
+    pub mode: LedgerMode,
+    /// Whether the ledger keeps the tenant's name in clear text, beside the hash.
+    pub keep_names: bool,
 }
 
 /// A part of a subject.
@@ -275,8 +289,14 @@ impl RuleFile {
             usage: rule.matcher.usage,
             actual: rule.cost_header.as_ref().map(ToString::to_string),
             on_failure,
+            is_default_policy: policy.is_none() && !rule.says_default,
             on_overload: rule.on_overload,
             emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
+            ledger: rule
+                .ledger
+                .as_ref()
+                .filter(|_| rule.mode != RuleMode::Shadow)
+                .map(|ledger| LedgerExplanation { mode: ledger.mode, keep_names: ledger.keep_names }),
             limits: checks
                 .iter()
                 .map(|check| {
@@ -286,13 +306,22 @@ impl RuleFile {
                     LimitExplanation {
                         name: gate.limit_name().to_string(),
                         plan: gate.plan().to_string(),
-                        text: describe_limit(gate.limit()),
+                        text: describe_gate(gate),
                         key: key.escape_ascii().to_string(),
                         period: PeriodExplanation::of_limit(gate.limit(), now),
                     }
                 })
                 .collect(),
         }
+    }
+}
+
+/// Describes the limit of a gate and its ledger.
+fn describe_gate(gate: &Gate) -> String {
+    let limit = describe_limit(gate.limit());
+    match gate.ledger() {
+        Some(mode) => format!("{limit}, {}", describe_ledger(mode)),
+        None => limit,
     }
 }
 

@@ -59,10 +59,11 @@ pub use rule_subjects::SubjectStatus;
 mod client_addresses;
 pub use client_addresses::ClientAddresses;
 mod describe_limit;
-pub use describe_limit::describe_limit;
+pub use describe_limit::{describe_ledger, describe_limit};
 mod explain;
 pub use explain::{
-    ClaimUse, Explanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart,
+    ClaimUse, Explanation, LedgerExplanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation,
+    RuleStatus, SubjectPart,
 };
 mod front_door;
 pub use front_door::FrontDoor;

@@ -9,6 +9,7 @@ mod concurrency;
 mod example_request;
 pub(crate) mod failure_policy;
 mod identity;
+mod ledger;
 pub(crate) mod limits;
 pub(crate) mod penalty;
 mod quota;
@@ -21,7 +22,7 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 43] = [
+pub(crate) const CODES: [&str; 48] = [
     "colon-segment",
     "concurrency-on-security",
     "cost-above-limit",
@@ -33,6 +34,8 @@ pub(crate) const CODES: [&str; 43] = [
     "free-until-settled",
     "huge-log",
     "large-grace",
+    "ledger-fails-open",
+    "ledger-in-shadow",
     "local-changed",
     "local-for-everybody",
     "login-by-ip-alone",
@@ -47,15 +50,18 @@ pub(crate) const CODES: [&str; 43] = [
     NOT_COMPARED,
     "penalty-by-account",
     "plan-of-another-shape",
+    "plan-without-ledger",
     "repeated-values",
     "security-fails-open",
     "shared-usage",
     "slots-for-one",
     "static-for-concurrency",
     "strangers-remembered",
+    "sync-ledger-on-reads",
     "too-many-checks",
     "trust-everyone",
     "unauthenticated-header",
+    "unauthenticated-ledger",
     "unauthenticated-quota",
     "unauthenticated-tenant",
     UNAVAILABLE_AT_DOOR,
@@ -105,6 +111,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
         lints.extend(penalty::lint(rule));
         concurrency::lint(rule, &mut lints);
         quota::lint(file, rule, &mut lints);
+        ledger::lint(file, rule, &mut lints);
     }
     reachability::lint_conditions(file, &mut lints);
     lint_overlapping(file, &rules, &mut lints);

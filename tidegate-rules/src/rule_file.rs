@@ -72,9 +72,11 @@ impl RuleFile {
         };
         let rule_count = rules.len();
         for rule in rules {
+            let problems_before = problems.len();
             if let Some((mut rule, damaged)) = read::decode_part::<Spanned<schema_types::RuleSpec>>(rule, &mut problems)
             {
                 rule.value.damaged = damaged;
+                rule.value.damaged_inside = problems.len() > problems_before;
                 file.rules.push(rule);
             }
         }

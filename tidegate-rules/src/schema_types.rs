@@ -19,7 +19,7 @@ pub(crate) use anonymous::{AnonymousSpec, AuthenticatedSpec};
 pub(crate) use cost::{CostSpec, CostTableSpec, UsageSpec};
 pub(crate) use identify::{EscapedSlashesSpec, IdentifySpec, RepeatedName, RepeatedSpec, SourcesSpec};
 pub(crate) use limit::{
-    ConcurrencySpec, FixedWindowSpec, LeakyBucketSpec, LimitSpec, PeriodSpec, QuotaSpec, SlidingLogSpec,
+    ConcurrencySpec, FixedWindowSpec, LeakyBucketSpec, LedgerSpec, LimitSpec, PeriodSpec, QuotaSpec, SlidingLogSpec,
     SlidingWindowSpec, TokenBucketSpec,
 };
 pub(crate) use on_failure::{OnFailureSpec, OnOverloadSpec, PolicyName, PolicySpec, PolicyTableSpec, StaticCapSpec};
@@ -110,8 +110,8 @@ pub(crate) struct RuleSpec {
     pub(crate) cost: Option<Spanned<CostSpec>>,
     /// Shares one limit with every rule of the same budget.
     pub(crate) budget: Option<Spanned<String>>,
-    /// What happens while the store fails: a policy (`local` if missing, `share`, `closed`, `degraded`, `open`),
-    /// `{ static: 100/s }`, or a table by method or route.
+    /// What happens while the store fails: a policy (`local`, `share`, `closed`, `degraded`, `open`), `{ static: 100/s }`, or a table
+    /// by method or route. If missing, `closed` for a rule with a ledger and `local` for others.
     pub(crate) on_failure: Option<Spanned<OnFailureSpec>>,
     /// What happens while an instance is overloaded, because too many requests wait for the store. `policy` if missing.
     pub(crate) on_overload: Option<Spanned<OnOverloadSpec>>,
@@ -130,6 +130,9 @@ pub(crate) struct RuleSpec {
     /// Whether a field could not be decoded, so that missing ones have been reported already.
     #[serde(skip)]
     pub(crate) damaged: bool,
+    /// The same for a field at any depth.
+    #[serde(skip)]
+    pub(crate) damaged_inside: bool,
 }
 
 /// Which requests match. Every given field must match; of a list, one entry must.

@@ -183,6 +183,33 @@ fn a_quota_is_no_record_of_what_is_billed() {
 }
 
 #[test]
+fn a_ledger_records_what_is_billed_and_is_closed_by_default() {
+    let quota = with_rule("id: hours, per: tenant, quota: { amount: 20, period: hour, ledger: async }");
+    assert_eq!(item(&quota, &redis(), "billing"), (Met, "the ledger records: hours".to_owned()));
+    assert_eq!(
+        item(&quota, &redis(), "failure policy"),
+        (Met, "`closed`, the default with a ledger, applies to hours".to_owned())
+    );
+    let both = format!("{quota}- {{ id: wide, match: {{}}, per: ip, token_bucket: {{ capacity: 2, refill: 1/s }} }}\n");
+    assert_eq!(
+        item(&both, &redis(), "failure policy").1,
+        "`local`, the default, applies to wide; `closed`, the default with a ledger, applies to hours"
+    );
+    let (_, detail) = item(&quota, &redis(), "memory");
+    assert!(detail.contains("hours 170, search 130; without entries for the ledger") && detail.ends_with(": hours"));
+    let open = quota.replace("id: hours,", "id: hours, on_failure: { GET: local, default: share },");
+    let (state, detail) = item(&open, &redis(), "billing");
+    assert_eq!((state, detail.ends_with("is journaled and becomes debt: hours")), (Met, true), "{detail}");
+    let shadow = quota.replace("id: hours,", "id: hours, mode: shadow,");
+    let (state, detail) = item(&shadow, &redis(), "billing");
+    assert_eq!((state, detail.contains("the ledger records")), (Unknown, false), "{detail}");
+    let unrecorded = format!("{quota}- {{ id: days, per: tenant, quota: {{ amount: 9, period: day }} }}\n");
+    let (state, detail) = item(&unrecorded, &redis(), "billing");
+    assert_eq!((state, detail.contains("longer: days;")), (Unknown, true), "{detail}");
+    assert!(detail.contains("never learns of it: days;") && detail.ends_with("the ledger records: hours"), "{detail}");
+}
+
+#[test]
 fn leases_are_compared_with_a_failover() {
     assert_eq!(item(GOOD, &redis(), "leases"), (Met, "no rule limits concurrency".to_owned()));
     let held = with_rule("id: held, per: ip, concurrency: { max: 3, lease: 10s }");

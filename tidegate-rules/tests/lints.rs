@@ -12,6 +12,8 @@ use cases::{Case, cases};
 mod claims;
 #[path = "lints/doors.rs"]
 mod doors;
+#[path = "lints/ledger_rules.rs"]
+mod ledger_rules;
 
 fn report(body: &str) -> Report {
     let text = format!("version: 1\n{body}\n");

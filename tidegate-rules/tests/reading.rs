@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use tidegate_rules::{Report, RuleFile};
 
+#[path = "reading/ledger.rs"]
+mod ledger;
 #[path = "reading/quotas.rs"]
 mod quotas;
 

@@ -52,7 +52,18 @@ pub(super) fn item(rules: &[&CompiledRule]) -> ChecklistItem {
             named.join(", ")
         )
     };
-    ChecklistItem::met("memory is estimated", detail + &reservations(rules))
+    ChecklistItem::met("memory is estimated", detail + &reservations(rules) + &outboxes(rules))
+}
+
+/// The rules whose entries wait in the store until the ledger has them. The estimate does not include them, since the length of an
+/// interruption is not known.
+fn outboxes(rules: &[&CompiledRule]) -> String {
+    super::list_rules(rules, super::billing::is_recorded).map_or_else(String::new, |ids| {
+        format!(
+            "; without entries for the ledger, which are removed once they are durable there and grow with each request while it \
+             is not available: {ids}"
+        )
+    })
 }
 
 /// The size of reservations, which the estimate does not include, since the number of open ones is not known.

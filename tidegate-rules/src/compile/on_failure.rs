@@ -9,7 +9,7 @@ use crate::read::Spanned;
 use crate::schema_types::{self, PolicyName, PolicyTableSpec, StaticCapSpec};
 
 /// The failure policy of a rule, with its static limit.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CompiledPolicy {
     pub(super) policy: FailurePolicy,
     /// The limit of one instance where the policy is `static`.
@@ -17,7 +17,15 @@ pub(super) struct CompiledPolicy {
 }
 
 impl Compiler<'_> {
-    pub(super) fn on_failure(&mut self, spec: &schema_types::OnFailureSpec) -> Option<CompiledPolicy> {
+    /// The failure policy of a rule; `default` is for requests about which the file says nothing.
+    pub(super) fn on_failure(
+        &mut self,
+        spec: Option<&schema_types::OnFailureSpec>,
+        default: OnFailure,
+    ) -> Option<CompiledPolicy> {
+        let Some(spec) = spec else {
+            return Some(CompiledPolicy { policy: FailurePolicy::always(default), cap: None });
+        };
         let mut cap = None;
         let policy = match spec {
             schema_types::OnFailureSpec::Text(word) => FailurePolicy::always(self.policy_word(word)?),
@@ -26,8 +34,8 @@ impl Compiler<'_> {
             }
             schema_types::OnFailureSpec::Map(PolicyTableSpec::Routes(table)) => {
                 let routes = self.route_table(&table.routes, |compiler, spec| compiler.policy(spec, &mut cap));
-                let default = table.default.as_ref();
-                let otherwise = default.map_or(Some(OnFailure::default()), |spec| self.policy(spec, &mut cap));
+                let otherwise = table.default.as_ref();
+                let otherwise = otherwise.map_or(Some(default), |spec| self.policy(spec, &mut cap));
                 FailurePolicy { routes: routes?, otherwise: otherwise? }
             }
         };

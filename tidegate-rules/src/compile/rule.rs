@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
-use tidegate::{AnonymousBounds, Limit, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind};
+use tidegate::{AnonymousBounds, Limit, OnFailure, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind};
 
-use super::on_failure::CompiledPolicy;
+use super::ledger::{CompiledLedger, LedgerFields};
 use super::{Compiler, Overrides};
 use crate::cost::Cost;
 use crate::identity::Identity;
@@ -21,6 +21,7 @@ use crate::suggest::nearest;
 pub(crate) struct PlanLimits {
     pub(crate) plan: SmolStr,
     pub(crate) limits: Vec<(SmolStr, Limit)>,
+    pub(crate) ledger: LedgerFields,
     pub(crate) span: Span,
 }
 
@@ -32,9 +33,13 @@ pub(crate) struct CompiledRule {
     pub(crate) limits: Vec<(SmolStr, Limit)>,
     pub(crate) plans: Vec<PlanLimits>,
     pub(crate) penalty: Option<Penalty>,
+    /// The ledger of its quotas.
+    pub(crate) ledger: Option<CompiledLedger>,
     pub(crate) mode: RuleMode,
     /// Whether the file has a failure policy for it.
     pub(crate) has_policy: bool,
+    /// Whether the file says what applies to requests that match no route of that policy.
+    pub(crate) says_default: bool,
     /// Whether that policy says `local` in so many words, for all requests or for some.
     pub(crate) says_local: bool,
     pub(crate) on_overload: OnOverload,
@@ -73,7 +78,12 @@ impl CompiledRule {
 
     /// The rule as a [`Rule`] of the library.
     pub(crate) fn rule(&self) -> Rule {
-        let mut rule = Rule::from_limits(self.matcher.id.clone(), self.limits.clone())
+        let mut rule = Rule::from_limits(self.matcher.id.clone(), self.limits.clone());
+        if let Some(ledger) = &self.ledger {
+            // Before the failure policy, which it changes.
+            rule = rule.with_ledger(ledger.mode).with_ledger_names(ledger.keep_names);
+        }
+        rule = rule
             .with_per(self.matcher.names())
             .with_mode(self.mode)
             .with_partition_by(self.tag.clone())
@@ -135,12 +145,11 @@ impl Compiler<'_> {
         let condition = spec.r#match.as_ref().map(|condition| self.condition(&condition.value)).unwrap_or_default();
         let (per, tenant) = self.per(spec, identities);
         let cost = spec.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
-        let policy = spec.on_failure.as_ref().map_or(Some(CompiledPolicy::default()), |at| self.on_failure(&at.value));
         let penalty = spec.penalty.as_ref().map_or(Some(None), |at| self.penalty(spec, at).map(Some));
         let anonymous = spec.anonymous.as_ref().map_or(Some(None), |at| self.anonymous(&at.value).map(Some));
         let max_subjects =
             spec.authenticated.as_ref().map_or(Some(DEFAULT_MAX_SUBJECTS), |at| self.authenticated_bound(&at.value));
-        let mut plans = overrides.get(&id).cloned().unwrap_or_default();
+        let mut plans: Vec<PlanLimits> = overrides.get(&id).cloned().unwrap_or_default();
         if let Some([(name, _)]) = limits.as_deref() {
             // The same name gives the same key: usage carries over when a tenant changes its plan.
             plans.iter_mut().flat_map(|plan| &mut plan.limits).for_each(|(own, _)| *own = name.clone());
@@ -151,6 +160,10 @@ impl Compiler<'_> {
             let message = "a plan overrides the limit of this rule, which has several";
             self.error("plan-of-several", &spec.id.span, message).set_help("split it into one rule for each limit");
         }
+        let ledger = self.ledger(spec, tenant, &plans);
+        // What costs money does not pass uncounted unless the file says so.
+        let default_policy = if ledger.is_some() { OnFailure::Closed } else { OnFailure::default() };
+        let policy = self.on_failure(spec.on_failure.as_ref().map(|at| &at.value), default_policy);
         let own_limits = limits.iter().flatten();
         self.check_usage(spec, own_limits.chain(plans.iter().flat_map(|plan| &plan.limits)).map(|(_, limit)| limit));
         let span = |at: Option<Span>| at.unwrap_or_else(|| spec.id.span.clone());
@@ -175,8 +188,10 @@ impl Compiler<'_> {
             limits: limits?,
             plans,
             penalty: penalty?,
+            ledger,
             mode,
             has_policy: spec.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
+            says_default: spec.on_failure.as_ref().is_some_and(|policy| policy.has_default()),
             says_local: spec.on_failure.as_ref().is_some_and(|policy| policy.contains(PolicyName::Local)),
             on_overload: spec.on_overload.as_ref().map_or(OnOverload::default(), |at| match at.value {
                 OnOverloadSpec::Policy => OnOverload::Policy,

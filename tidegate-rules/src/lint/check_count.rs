@@ -122,7 +122,12 @@ mod tests {
         for rule in &mut file.rules {
             let limit = rule.limits[0].1;
             let limits = vec![("a".into(), limit), ("b".into(), limit)];
-            rule.plans.push(PlanLimits { plan: "pro".into(), limits, span: rule.id_span.clone() });
+            rule.plans.push(PlanLimits {
+                plan: "pro".into(),
+                limits,
+                ledger: crate::compile::LedgerFields::default(),
+                span: rule.id_span.clone(),
+            });
         }
         let lints = lints(&file);
         assert_eq!(lints.len(), 1);

@@ -28,8 +28,8 @@ pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
     if rule.mode == RuleMode::Shadow {
         return;
     }
-    // For a security rule, `security-fails-open` says it.
-    if !security::is_security(rule) {
+    // For a security rule, `security-fails-open` says it, and for a rule with a ledger `ledger-fails-open`.
+    if !security::is_security(rule) && rule.ledger.is_none() {
         lints.extend(fails_open(rule));
     }
     if rule.on_overload == OnOverload::Open {
@@ -39,7 +39,8 @@ pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
             "remove `on_overload: open`: a subject with requests waiting is then refused, others are decided in memory";
         lints.push(Problem::warning("fails-open", message, rule.on_overload_span.clone()).with_help(help));
     }
-    if rule.says_local {
+    // Ledgers are younger than the change, and `local` is not the default of rules with one.
+    if rule.says_local && rule.ledger.is_none() {
         let message = "`local` has changed: each instance applies the whole limit while the store fails, no longer its share of it";
         let help = "write `share` for the limit divided by the instances; `local` is the default now, so leave it out if it is \
                     intended";

@@ -182,7 +182,7 @@ fn usage_without_estimate(rule: &CompiledRule) -> Option<Problem> {
 }
 
 /// A plan whose limit has other keys than the rule's own, because keys contain the algorithm and window of a limit.
-fn another_shape(rule: &CompiledRule, PlanLimits { plan, limits, span }: &PlanLimits) -> Option<Problem> {
+fn another_shape(rule: &CompiledRule, PlanLimits { plan, limits, span, .. }: &PlanLimits) -> Option<Problem> {
     let stem = |(name, limit): &(SmolStr, Limit)| KeyStem::for_rule("", limit, name);
     let same = |limit| rule.limits.iter().any(|own| stem(own) == stem(limit));
     if limits.iter().all(same) {

@@ -21,7 +21,9 @@ pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule, lints: &mut Vec<Pro
             lints.push(Problem::warning("large-grace", message, spanned.span.clone()).with_help(help));
         }
     }
-    if rule.limits.iter().any(|(_, limit)| matches!(limit, Limit::Quota(_))) && counts_unauthenticated(file, rule) {
+    let has_quota = rule.limits.iter().any(|(_, limit)| matches!(limit, Limit::Quota(_)));
+    // With a ledger it is an error, `unauthenticated-ledger`.
+    if has_quota && rule.ledger.is_none() && counts_unauthenticated(file, rule) {
         let message =
             "this quota counts unauthenticated subjects: a client with a new address has the whole amount again";
         let help = "count by a tenant or a key; this is fine for a free tier by address";

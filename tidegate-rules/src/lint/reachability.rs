@@ -113,6 +113,8 @@ fn makes_redundant(strict: &CompiledRule, rule: &CompiledRule) -> bool {
         |rule: &CompiledRule| rule.mode == RuleMode::Enabled && rule.budget.is_none() && rule.cost_header.is_none();
     comparable(strict)
         && comparable(rule)
+        // What a rule records is an effect too.
+        && rule.ledger.is_none()
         // A block refuses what every limit allows.
         && rule.penalty == strict.penalty.filter(|_| rule.penalty.is_some())
         && failure_policy::is_as_strict(strict, rule)

@@ -17,12 +17,13 @@ use crate::suggest::{nearest, suggest};
 /// The name of enums with a variant for each shape of a value: `number`, `text`, `list`, `map`.
 const SHAPE: &str = "$shape";
 
-/// Fields that a later version may support, with what to do instead.
-const FUTURE_FIELDS: [(&str, &str); 2] = [
+/// Fields that belong elsewhere or that a later version may support, with what to do instead.
+const MISPLACED_FIELDS: [(&str, &str); 3] = [
     (
-        "ledger",
-        "this version keeps no ledger: the store counts quotas, and may lose counts; keep what you bill in a database of your own, and remove the field",
+        "keep_names",
+        "only a quota with a ledger has it: `quota: { amount: 1000, period: month, ledger: sync, keep_names: true }`",
     ),
+    ("ledger", "only a quota has one: `quota: { amount: 1000, period: month, ledger: sync }`"),
     ("rollout", "this version does not support it; remove the field"),
 ];
 
@@ -165,8 +166,9 @@ impl<'n> NodeDeserializer<'n> {
             let name = key.text().unwrap_or_default();
             if !fields.contains(&name) {
                 let error = self.inner(index, key).error("unknown-field", format!("unknown field `{name}`"));
-                let future = FUTURE_FIELDS.iter().find(|(field, _)| *field == name).map(|(_, help)| (*help).to_owned());
-                let help = future.unwrap_or_else(|| suggest(name, fields.iter().copied()));
+                let misplaced = MISPLACED_FIELDS.iter().find(|(field, _)| *field == name);
+                let help = misplaced.map(|(_, help)| (*help).to_owned());
+                let help = help.unwrap_or_else(|| suggest(name, fields.iter().copied()));
                 return Err(DecodeError { help: Some(help), ..error });
             }
         }

@@ -115,6 +115,23 @@ pub(crate) struct QuotaSpec {
     /// Further units after the amount, in which requests pass with a mark: a number, or a part of the amount (`5%`), rounded down. 0 if
     /// missing.
     pub(crate) grace: Option<Spanned<TextScalar>>,
+    /// Records what is consumed in the ledger: `sync` before a request is allowed, `async` soon after. No ledger if missing. A plan has
+    /// the one of the rule.
+    pub(crate) ledger: Option<Spanned<LedgerSpec>>,
+    /// Whether the ledger keeps the tenant's name in clear text, beside the hash. Only with `ledger`, and if the rule counts by `tenant`.
+    /// False if missing.
+    pub(crate) keep_names: Option<Spanned<bool>>,
+}
+
+/// When the ledger has what a request consumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "Ledger")]
+pub(crate) enum LedgerSpec {
+    /// Before the request is allowed.
+    Sync,
+    /// Soon after the request was allowed.
+    Async,
 }
 
 /// The length of a period.

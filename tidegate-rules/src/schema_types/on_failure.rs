@@ -34,7 +34,7 @@ pub(crate) enum PolicyTableSpec {
 #[derive(Debug, Default, JsonSchema)]
 #[schemars(rename = "PolicyRoutes")]
 pub(crate) struct PolicyRoutesSpec {
-    /// The policy for all other requests. `local` if missing.
+    /// The policy for all other requests. If missing, `closed` for a rule with a ledger and `local` for others.
     pub(crate) default: Option<PolicySpec>,
     #[schemars(flatten, with = "std::collections::BTreeMap<String, PolicySpec>")]
     pub(crate) routes: RouteTableSpec<PolicySpec>,
@@ -83,6 +83,12 @@ impl OnFailureSpec {
     pub(crate) fn is_empty(&self) -> bool {
         let Self::Map(PolicyTableSpec::Routes(table)) = self else { return false };
         table.default.is_none() && table.routes.is_empty()
+    }
+
+    /// Whether it has a policy for requests that match no route.
+    pub(crate) fn has_default(&self) -> bool {
+        let Self::Map(PolicyTableSpec::Routes(table)) = self else { return true };
+        table.default.is_some()
     }
 
     /// Whether it has this policy, for all requests or for some.

@@ -5,6 +5,7 @@ mod anonymous;
 mod cost;
 mod failure;
 mod identity;
+mod ledger;
 mod quotas;
 mod reachability;
 mod security;
@@ -36,5 +37,10 @@ const fn case(
 pub(crate) fn cases() -> impl Iterator<Item = &'static Case> {
     let first = identity::IDENTITY.iter().chain(&cost::COST).chain(&security::SECURITY);
     let second = reachability::REACHABILITY.iter().chain(&failure::FAILURE);
-    first.chain(second).chain(&amounts::LIMITS).chain(&anonymous::ANONYMOUS).chain(&quotas::QUOTAS)
+    first
+        .chain(second)
+        .chain(&amounts::LIMITS)
+        .chain(&anonymous::ANONYMOUS)
+        .chain(&quotas::QUOTAS)
+        .chain(&ledger::LEDGER)
 }

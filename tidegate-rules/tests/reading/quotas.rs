@@ -30,6 +30,8 @@ fn a_quota_has_a_period_of_the_calendar_in_a_time_zone_with_an_anchor_and_a_grac
         "amount: 5, period: month, anchor: 31, timezone: america/new_york, grace: 5%",
         "amount: 5, period: year, anchor: 02-29, timezone: Australia/Lord_Howe, grace: 1k",
         "amount: 5, period: year, anchor: '04-06', grace: 2.5%",
+        "amount: 5, period: day, ledger: sync",
+        "amount: 5, period: day, ledger: async, keep_names: true",
     ] {
         assert_eq!(problems(quota), [""; 0], "{quota}");
     }
@@ -80,8 +82,8 @@ fn every_error_of_a_quota_has_its_position_and_help() {
             "58 quota quota.grace: 4503599627370495 with a grace of 1 is above the largest amount, 4503599627370495",
         ),
         (
-            "amount: 5, period: day, ledger: async",
-            "36 unknown-field unknown field `ledger` (this version keeps no ledger: the store counts quotas, and may lose counts",
+            "amount: 5, period: day, ledger: asnyc",
+            "44 unknown-value `asnyc` is not a valid value (did you mean `async`?",
         ),
         ("amount: 5, period: day, zone: UTC", "36 unknown-field unknown field `zone`"),
     ] {

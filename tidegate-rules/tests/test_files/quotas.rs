@@ -169,6 +169,37 @@ fn a_request_reserves_its_estimate_until_it_ends() {
     assert_eq!(failures("2026-02-10", steps), [""; 0]);
 }
 
+/// Tests need no ledger: counts, debt and reservations are those of the same rules without one.
+#[test]
+fn a_rule_with_a_ledger_decides_as_without_one() {
+    let steps = "
+      - { request: { action: read }, send: 2, expect: { allowed: 2, remaining: 8 } }
+      - { request: { action: write }, actual: 19, expect: { allowed: 1, remaining: 4 } }
+      - { request: { action: read }, expect: { denied: reads, remaining: 0, retry_after: 2d } }
+      - { at: 2d, request: { action: read }, expect: { allowed: 1, remaining: 8 } }
+      - { at: 2d, request: { action: month }, send: 5, expect: { allowed: 4, denied: month } }
+      - { at: 2d, request: { action: complete, body: { max_tokens: 40 } }, send: 2, holds: 1m, actual: 5, expect: allowed }
+      - { at: 2d1m, request: { action: complete, body: { max_tokens: 71 } }, peek: true, expect: { denied: burst } }
+";
+    for mode in ["sync", "async"] {
+        let rules = RULES.replace("quota: {", &format!("quota: {{ ledger: {mode},"));
+        let head = "rules: rules.yaml\nstart: 2026-02-10\nrequest: { headers: { x-tenant-id: acme } }";
+        let tests = format!("{head}\ntests:\n  - name: a test\n    steps:\n{steps}");
+        let run = super::run_in(super::folder(&rules, &tests).path()).unwrap_or_else(|report| panic!("{report}"));
+        assert!(run.passed(), "{mode}\n{}", run.render(false));
+    }
+}
+
+#[test]
+fn while_the_store_fails_a_rule_with_a_ledger_refuses() {
+    let rules = RULES.replace("period: day }", "period: day, ledger: async }");
+    let steps = "      - { store_fails: true, request: { action: read }, expect: { unavailable: 1 } }\n";
+    let head = "rules: rules.yaml\nstart: 2026-02-10\nrequest: { headers: { x-tenant-id: acme } }";
+    let tests = format!("{head}\ntests:\n  - name: a test\n    steps:\n{steps}");
+    let run = super::run_in(super::folder(&rules, &tests).path()).unwrap_or_else(|report| panic!("{report}"));
+    assert!(run.passed(), "{}", run.render(false));
+}
+
 #[test]
 fn an_actual_cost_that_no_rule_settles_fails_the_test() {
     let steps = "      - { request: { action: day }, actual: 5, expect: allowed }\n";
