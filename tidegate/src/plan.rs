@@ -27,6 +27,7 @@ pub use reservation_terms::ReservationTerms;
 
 use crate::algorithm::{HoldOp, Op, Take};
 use crate::decision::BudgetShare;
+use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
 use crate::matcher::BodyUse;
 use crate::{OnFailure, StoreError};
@@ -138,9 +139,10 @@ impl<'r> Plan<'r> {
         }
     }
 
-    /// Names the account of the last check for the ledger.
-    pub(crate) fn name_account(&mut self, name: &str) {
-        self.account_names.extend(self.checks.len().checked_sub(1).map(|index| (index, SmolStr::new(name))));
+    /// Names the account of the check with this key for the ledger.
+    pub(crate) fn name_account(&mut self, key: &Key<'_>, name: &str) {
+        let index = self.checks.iter().position(|check| check.key() == key);
+        self.account_names.extend(index.map(|index| (index, SmolStr::new(name))));
     }
 
     /// The names of tenants for the ledger, with the index of a check.

@@ -119,7 +119,7 @@ impl IndexedRule {
             let check = on_failure.map_or(check, |on_failure| check.with_on_failure(on_failure));
             plan.add(check, self.rule.budget.is_some());
             if let Some(name) = tenant_name.filter(|_| gate.ledger().is_some()) {
-                plan.name_account(name);
+                plan.name_account(&key, name);
             }
         }
     }
