@@ -261,29 +261,59 @@ impl RedisStore {
         &self,
         adjustments: impl ExactSizeIterator<Item = &'a PackedAdjustment> + Clone,
     ) -> Call {
-        let has_overflow = adjustments.clone().any(PackedAdjustment::has_overflow);
-        let mut call = Call::script("EVALSHA", SCRIPTS.adjust(has_overflow), self.call_timeouts());
-        args::adjust(&mut call.command, adjustments, self.injected_now());
+        let variant = args::adjust_variant(adjustments.clone());
+        let mut call = Call::script("EVALSHA", SCRIPTS.adjust(variant), self.call_timeouts());
+        args::adjust(&mut call.command, adjustments, &self.ledger, self.injected_now());
         call
     }
 
     async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<AdjustReply, CallError> {
-        let mut reply = reply::parse_adjust(&self.router.send(slot, &group.call).await?)?;
-        if reply.is_stale {
-            self.period_clock.set(reply.now);
-            let mut packed = group.packed.clone();
-            for adjustment in &mut packed {
-                adjustment.repack(reply.now);
+        let partitions = group.packed.iter().filter_map(PackedAdjustment::ledger_partition).collect();
+        let written = self.ledger.mark_after(partitions);
+        let mut reply = match self.router.send(slot, &group.call).await {
+            Err(failure) if !failure.error.is_possibly_applied() => {
+                written.cancel();
+                return Err(failure);
+            }
+            reply => reply::parse_adjust(&reply?)?,
+        };
+        let (mut has_learned, mut is_repacked, mut packed) = (false, false, Vec::new());
+        while !reply.is_applied() {
+            if packed.is_empty() {
+                packed.clone_from(&group.packed);
+            }
+            if reply.is_stale && !is_repacked {
+                self.period_clock.set(reply.now);
+                for adjustment in &mut packed {
+                    adjustment.repack(reply.now);
+                }
+                is_repacked = true;
+            } else if !reply.is_stale && !has_learned && self.learn_from_adjust(&reply, &packed) {
+                has_learned = true;
+            } else {
+                written.cancel();
+                return Err(if reply.is_stale { reply::stale() } else { reply::rebuilding() }.into());
             }
             let again = self.packed_adjust_call(packed.iter());
             reply = reply::parse_adjust(&self.router.send(slot, &again).await?)?;
-            if reply.is_stale {
-                return Err(reply::stale().into());
-            }
         }
         let created = reply.created.iter().filter_map(|index| group.possible_new_keys.get(*index));
         self.cardinality.record_created(reply.now, created);
         Ok(reply)
+    }
+}
+
+impl RedisStore {
+    /// Learns the generations that a call has found. Returns whether it can be sent again: not if one is missing, nor with a refund of what
+    /// was taken under another generation, since that take may be lost.
+    pub(crate) fn learn_from_adjust(&self, reply: &AdjustReply, packed: &[PackedAdjustment]) -> bool {
+        let found = reply.generations.iter().filter_map(|(index, generation)| Some((packed.get(*index)?, *generation)));
+        let found: Vec<_> = found
+            .filter_map(|(one, generation)| Some((one.ledger_partition()?, one.is_ledger_refund(), generation)))
+            .collect();
+        let is_lost =
+            found.iter().any(|(partition, is_refund, _)| *is_refund && self.ledger.generation(*partition) > 0);
+        self.ledger.learn(found.iter().map(|(partition, _, generation)| (*partition, *generation))) && !is_lost
     }
 }
 

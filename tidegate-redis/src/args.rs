@@ -8,8 +8,9 @@ use tidegate::spi::{Adjustment, Check, Key, MAX_AMOUNT, Plan};
 use tidegate::{Algorithm, Limit, Periods, Timestamp};
 
 use crate::cardinality::OverflowRoute;
+use crate::outbox::{LedgerPartitions, OutboxKeys, ledger_partition};
 use crate::period_clock::PackTime;
-use crate::scripts::algorithm_number;
+use crate::scripts::{AdjustVariant, algorithm_number};
 
 /// The longest delay of a token bucket is its refill period times this, 2^63: longer than any delay. `holds.lua` needs the period.
 const TOKEN_BUCKET_DELAY_FACTOR: f64 = (1_u64 << 63) as f64;
@@ -33,6 +34,15 @@ pub(crate) struct PackedAdjustment {
     numbers: Vec<u8>,
     /// The periods of a quota.
     periods: Option<Periods>,
+    ledger: Option<AdjustmentLedger>,
+}
+
+/// The ledger of an adjustment.
+#[derive(Clone)]
+struct AdjustmentLedger {
+    partition: u16,
+    keys: OutboxKeys,
+    is_refund: bool,
 }
 
 impl PackedAdjustment {
@@ -72,7 +82,31 @@ impl PackedAdjustment {
         }
         let overflow_key = route.overflow.map(|key| key_name(prefix, &key));
         let periods = if let Limit::Quota(quota) = limit { Some(quota.periods()) } else { None };
-        Self { key: key_name(prefix, key), overflow_key, numbers: bytes, periods }
+        let ledger = ledger_partition(adjustment).map(|partition| AdjustmentLedger {
+            partition,
+            keys: OutboxKeys::new(prefix, partition),
+            is_refund: matches!(op, Op::Refund { .. }),
+        });
+        Self { key: key_name(prefix, key), overflow_key, numbers: bytes, periods, ledger }
+    }
+
+    /// The partition of its ledger, if it has one.
+    pub(crate) fn ledger_partition(&self) -> Option<u16> {
+        self.ledger.as_ref().map(|ledger| ledger.partition)
+    }
+
+    /// Whether it gives back a take that has a ledger.
+    pub(crate) fn is_ledger_refund(&self) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| ledger.is_refund)
+    }
+
+    /// The variant of the script that it needs.
+    fn variant(&self) -> AdjustVariant {
+        match (&self.ledger, &self.overflow_key) {
+            (Some(_), _) => AdjustVariant::WithLedger,
+            (None, Some(_)) => AdjustVariant::WithRoutes,
+            (None, None) => AdjustVariant::Plain,
+        }
     }
 
     /// Whether it depends on the time at which it was packed.
@@ -87,28 +121,43 @@ impl PackedAdjustment {
             PackedNumbers(&mut self.numbers).push_periods(periods, now);
         }
     }
-
-    pub(crate) const fn has_overflow(&self) -> bool {
-        self.overflow_key.is_some()
-    }
 }
 
-/// Appends the arguments of `adjust.lua`. With an overflow bucket, those of its variant for anonymous subjects.
+/// The variant of `adjust.lua` that all of these need.
+pub(crate) fn adjust_variant<'a>(adjustments: impl Iterator<Item = &'a PackedAdjustment>) -> AdjustVariant {
+    adjustments.map(PackedAdjustment::variant).max().unwrap_or(AdjustVariant::Plain)
+}
+
+/// Appends the arguments of the [variant](adjust_variant) of `adjust.lua`, with the generations that `ledger` knows.
 pub(crate) fn adjust<'a>(
     cmd: &mut Cmd,
     adjustments: impl ExactSizeIterator<Item = &'a PackedAdjustment> + Clone,
+    ledger: &LedgerPartitions,
     now: Option<Timestamp>,
 ) {
-    let has_overflow = adjustments.clone().any(PackedAdjustment::has_overflow);
-    cmd.arg(adjustments.len() * if has_overflow { 2 } else { 1 });
+    let variant = adjust_variant(adjustments.clone());
+    let (has_overflow, has_ledger) = (variant >= AdjustVariant::WithRoutes, variant == AdjustVariant::WithLedger);
+    cmd.arg(adjustments.len() * if has_ledger { 4 } else { 1 + usize::from(has_overflow) });
     for adjustment in adjustments.clone() {
         cmd.arg(&adjustment.key);
     }
     for PackedAdjustment { key, overflow_key, .. } in adjustments.clone().filter(|_| has_overflow) {
         cmd.arg(overflow_key.as_ref().unwrap_or(key));
     }
+    for name in [|keys: &'a OutboxKeys| &keys.stream, |keys: &'a OutboxKeys| &keys.marker] {
+        for PackedAdjustment { key, ledger, .. } in adjustments.clone().filter(|_| has_ledger) {
+            cmd.arg(ledger.as_ref().map_or(key, |ledger| name(&ledger.keys)));
+        }
+    }
     for adjustment in adjustments {
-        cmd.arg(&adjustment.numbers);
+        if has_ledger {
+            let generation = adjustment.ledger_partition().map_or(0, |partition| ledger.generation(partition));
+            let mut numbers = adjustment.numbers.clone();
+            PackedNumbers(&mut numbers).push(generation);
+            cmd.arg(numbers);
+        } else {
+            cmd.arg(&adjustment.numbers);
+        }
     }
     append_injected_now(cmd, now);
 }
@@ -139,7 +188,7 @@ impl PackedNumbers<'_> {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
-    fn push_all(&mut self, numbers: &[u64]) {
+    pub(crate) fn push_all(&mut self, numbers: &[u64]) {
         for number in numbers {
             self.push(*number);
         }

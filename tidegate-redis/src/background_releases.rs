@@ -159,10 +159,22 @@ async fn send_together(store: &RedisStore, slot: u16, releases: &mut [WaitingRel
             Err(failure) if failure.error.is_transient() && !failure.mid_migration => return SendResult::Retry,
             Err(_) => return SendResult::Split,
         };
-        let Some(stale) = reply.ok().filter(|reply| reply.is_stale) else { return SendResult::Done };
-        store.period_clock.set(stale.now);
-        for one in releases.iter_mut() {
-            one.release.repack(stale.now);
+        let partitions = releases.iter().filter_map(|one| one.release.ledger_partition()).collect();
+        drop(store.ledger.mark_after(partitions));
+        let Some(reply) = reply.ok().filter(|reply| !reply.is_applied()) else { return SendResult::Done };
+        if reply.is_stale {
+            store.period_clock.set(reply.now);
+            for one in releases.iter_mut() {
+                one.release.repack(reply.now);
+            }
+            continue;
+        }
+        let found = reply.generations.iter();
+        let found = found
+            .filter_map(|(index, generation)| Some((releases.get(*index)?.release.ledger_partition()?, *generation)));
+        if !store.ledger.learn(found) {
+            // Those of other partitions do not wait until this one is rebuilt.
+            return if releases.len() > 1 { SendResult::Split } else { SendResult::Retry };
         }
     }
     SendResult::Retry

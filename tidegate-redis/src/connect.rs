@@ -65,6 +65,7 @@ impl RedisStore {
             heartbeat,
             period_clock: Arc::default(),
             background_releases,
+            ledger: Arc::default(),
             adjusting,
         })
     }

@@ -37,8 +37,11 @@ impl RedisStore {
     }
 
     async fn send_plans(&self, plans: &[Plan<'_>], time: &PackTime<'_>) -> (Batch, Vec<Result<PlanReply, StoreError>>) {
-        let pack =
-            |plan| PackedPlan::pack(&self.options.prefix, plan, &self.cardinality.routes(plan, self.instances()), time);
+        let pack = |plan| {
+            let routes = self.cardinality.routes(plan, self.instances());
+            let prefix = &self.options.prefix;
+            PackedPlan::pack(prefix, plan, &routes, time).with_ledgers(prefix, plan, &self.ledger)
+        };
         let packed: Vec<PackedPlan> = plans.iter().map(pack).collect();
         let batch = Batch::new(&packed);
         let timeouts = self.call_timeouts();

@@ -16,6 +16,9 @@ use crate::reply::unreadable;
 pub(crate) const PERMISSIONS: &str =
     "+evalsha +evalsha_ro +script|load +time +get +mget +exists +psetex +pttl +del +info";
 
+/// Those that it needs beside them for rules with a ledger.
+pub(crate) const LEDGER_PERMISSIONS: &str = "+xadd +xlen +xrange +xinfo|stream +xdel +set";
+
 pub(crate) const CONNECTION_REFUSED: &str = "nothing listens at the address of the store; is it up?";
 pub(crate) const NO_RESPONSE: &str = "the store did not answer in time";
 pub(crate) const CONNECTION_LOST: &str = "the connection to the store broke";
@@ -157,7 +160,8 @@ pub(crate) fn denied(message: impl Into<Cow<'static, str>>) -> StoreError {
 fn missing_permission() -> StoreError {
     denied(format!(
         "the user lacks a permission; allow it {PERMISSIONS} on the keys ~tg1* (with a prefix of your own, ~PREFIX1* instead); \
-         behind sentinels +role too, in a cluster +cluster|slots +asking too, and for a database other than 0 +select too"
+         behind sentinels +role too, in a cluster +cluster|slots +asking too, for a database other than 0 +select too, \
+         and for rules with a ledger {LEDGER_PERMISSIONS} too"
     ))
 }
 

@@ -35,7 +35,7 @@
 //!    every wait.
 //! 6. `node_error` and `error` turn failures into store errors.
 //!
-//! `heartbeat` counts the instances that share the store. The limits themselves are defined in `tidegate`, in Rust and in
+//! `outbox` is the side that the ledger reads from and repairs. `heartbeat` counts the instances that share the store. The limits themselves are defined in `tidegate`, in Rust and in
 //! Lua; this crate owns input and output.
 
 mod connect;
@@ -58,6 +58,7 @@ mod decide_batch;
 mod denial_cache;
 mod forget_prefix;
 mod heartbeat;
+mod outbox;
 mod outstanding;
 mod packed_plan;
 mod period_clock;

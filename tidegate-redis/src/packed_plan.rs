@@ -10,6 +10,7 @@ use tidegate::{Algorithm, Limit};
 
 use crate::args::PackedNumbers;
 use crate::cardinality::OverflowRoute;
+use crate::outbox::{LedgerPartitions, OutboxKeys};
 use crate::period_clock::PackTime;
 use crate::scripts::algorithm_number;
 use crate::slot_map::slot_of;
@@ -40,6 +41,8 @@ pub(crate) struct PackedPlan {
     log_checks: usize,
     /// For each check, the number of the penalty that its denial strikes, from 1, or 0. Empty for plans without a penalty.
     pub(crate) strikes: Vec<u16>,
+    /// For each check its ledger, if it has one. Empty for plans without a ledger.
+    pub(crate) ledgers: Vec<Option<PackedLedger>>,
     /// Whose reservation it is, if it is one.
     pub(crate) reservation: Option<ReservationTerms>,
     pub(crate) checks: SmallVec<[PackedCheck; 1]>,
@@ -61,6 +64,16 @@ pub(crate) struct PackedCheck {
     pub(crate) limit: PackedRange,
     pub(crate) key: PackedRange,
     pub(crate) overflow: Option<PackedRange>,
+}
+
+/// The ledger of a check: the stream to which its changes are appended, and its generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedLedger {
+    pub(crate) stream: PackedRange,
+    /// The key of the generation.
+    pub(crate) marker: PackedRange,
+    /// The generation as this instance knows it.
+    pub(crate) generation: u64,
 }
 
 /// A range of the bytes, and the hash of its content.
@@ -93,10 +106,31 @@ impl PackedPlan {
             units: plan.max_units(),
             log_checks: plan.checks().iter().filter(is_log).count(),
             strikes: strikes(plan),
+            ledgers: Vec::new(),
             reservation: plan.reservation().copied(),
             checks,
             bytes,
         }
+    }
+
+    /// Adds the ledgers of the checks of `plan`, the same that was packed.
+    pub(crate) fn with_ledgers(mut self, prefix: &str, plan: &Plan<'_>, ledger: &LedgerPartitions) -> Self {
+        if plan.checks().iter().all(|check| check.gate().ledger().is_none()) {
+            return self;
+        }
+        let bytes = &mut self.bytes;
+        let pack = |check: &Check<'_>| {
+            check.gate().ledger()?;
+            let partition = check.key().partition();
+            let keys = OutboxKeys::new(prefix, partition);
+            Some(PackedLedger {
+                stream: PackedRange::append(bytes, |bytes| bytes.extend_from_slice(&keys.stream)),
+                marker: PackedRange::append(bytes, |bytes| bytes.extend_from_slice(&keys.marker)),
+                generation: ledger.generation(partition),
+            })
+        };
+        self.ledgers = plan.checks().iter().map(pack).collect();
+        self
     }
 
     /// The slot of its keys. A plan without keys may go to any server.
@@ -104,9 +138,10 @@ impl PackedPlan {
         self.slot
     }
 
-    /// The number of its keys, with overflow buckets.
+    /// The number of its keys, with overflow buckets and those of ledgers.
     pub(crate) fn keys(&self) -> usize {
-        self.checks.iter().map(|check| 1 + usize::from(check.overflow.is_some())).sum()
+        let checks: usize = self.checks.iter().map(|check| 1 + usize::from(check.overflow.is_some())).sum();
+        checks + 2 * self.ledgers.len()
     }
 
     /// The number of its sliding logs, holds, and long lists of slots, which take the most time to decide.
@@ -126,7 +161,9 @@ impl PackedPlan {
 
     /// Whether several plans equal to this one can be decided as one plan of as many units.
     fn is_repeatable(&self) -> bool {
-        self.is_plain() && self.checks.iter().all(|check| check.role == Role::Enforced && check.is_additive)
+        self.is_plain()
+            && self.ledgers.is_empty()
+            && self.checks.iter().all(|check| check.role == Role::Enforced && check.is_additive)
     }
 
     /// Whether it can be decided together with `other`, as one plan of two units.
@@ -143,7 +180,8 @@ impl PackedPlan {
     /// The only check of a plan that a script for one check decides.
     pub(crate) fn single_check(&self) -> Option<&PackedCheck> {
         // These scripts do not know the role: an unreadable state would fail the plan of a shadow check.
-        self.checks.first().filter(|check| self.is_plain() && self.checks.len() == 1 && check.role != Role::Shadow)
+        let is_single = self.is_plain() && self.ledgers.is_empty() && self.checks.len() == 1;
+        self.checks.first().filter(|check| is_single && check.role != Role::Shadow)
     }
 
     pub(crate) fn part(&self, range: &PackedRange) -> &[u8] {

@@ -10,6 +10,7 @@ use crate::cardinality::CardinalityTracker;
 use crate::connection::Epilogue;
 use crate::node::Node;
 use crate::node_error::NodeError;
+use crate::outbox::{LedgerPartitions, ledger_partitions};
 use crate::packed_plan::PackedPlan;
 use crate::reply::PlanReply;
 use crate::timeouts::Timeouts;
@@ -19,6 +20,7 @@ pub(crate) struct PlanCall<'c, 'r> {
     pub(crate) packed: Arc<PackedPlan>,
     pub(crate) plan: &'c Plan<'r>,
     pub(crate) cardinality: &'c Arc<CardinalityTracker>,
+    pub(crate) ledger: &'c Arc<LedgerPartitions>,
     pub(crate) timeouts: Timeouts,
 }
 
@@ -51,13 +53,17 @@ impl NodeRequest for PlanCall<'_, '_> {
 }
 
 impl PlanCall<'_, '_> {
-    /// Counts the keys of subjects in the reply. `None` if there are none to count.
+    /// Counts the keys of subjects in the reply, and marks the outboxes that were written to. `None` if there is nothing to do.
     fn epilogue(&self) -> Option<Epilogue<PlanReply>> {
         if self.plan.is_peek() {
             return None;
         }
         let (plan, cardinality) = (AbandonedPlan::copy(self.plan), Arc::clone(self.cardinality));
-        Some(Box::new(move |reply| plan.count_keys(reply, &cardinality)))
+        let (partitions, ledger) = (ledger_partitions(self.plan), Arc::clone(self.ledger));
+        Some(Box::new(move |reply| {
+            drop(ledger.mark_after(partitions));
+            plan.count_keys(reply, &cardinality);
+        }))
     }
 }
 

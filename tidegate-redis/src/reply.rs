@@ -97,6 +97,9 @@ pub(crate) fn split_reply(reply: &Value, count: usize) -> Result<(Timestamp, Vec
 /// The reply to a plan if the periods of a quota did not contain the time of the script, and nothing was decided.
 pub(crate) const STALE: &[u8] = b"~";
 
+/// The reply to a plan if the outbox of its ledger is full, and nothing was decided.
+const OUTBOX_FULL: &[u8] = b"%";
+
 impl PlanReply {
     pub(crate) fn new(now: Timestamp, repeat: Repeat, text: &[u8]) -> Self {
         Self { now, repeat, text: SmallVec::from_slice(text) }
@@ -105,6 +108,12 @@ impl PlanReply {
     /// The time of the script, if the periods of a quota did not contain it: nothing was decided.
     pub(crate) fn stale_at(&self) -> Option<Timestamp> {
         (self.text[..] == *STALE).then_some(self.now)
+    }
+
+    /// The generation that was found for each check with a ledger, or 0, if one of them was another than in the plan: nothing was decided.
+    pub(crate) fn found_generations(&self) -> Option<SmallVec<[u64; 2]>> {
+        let list = self.text.strip_prefix(b"?")?;
+        list.split(|byte| *byte == b',').map(parse_number).collect()
     }
 
     /// The lists of holds that the checks were decided beside.
@@ -130,6 +139,12 @@ impl PlanReply {
         let mut text = &self.text[..];
         if text == STALE {
             return Err(stale());
+        }
+        if text.starts_with(b"?") {
+            return Err(rebuilding());
+        }
+        if text == OUTBOX_FULL {
+            return Err(outbox_full());
         }
         if let Some(rest) = text.strip_prefix(b"!") {
             let check = parse_number(rest).ok_or_else(malformed)?;
@@ -265,6 +280,11 @@ impl Reply {
         verdict.with_repeat(self.is_repeated_reservation)
     }
 
+    /// Whether any units were granted.
+    pub(crate) const fn has_granted(&self) -> bool {
+        self.granted > 0
+    }
+
     /// The state that the check at `index` was decided on.
     pub(crate) fn state(&self, index: usize) -> Option<&StoredState> {
         self.states.get(index).map(|(_, state)| state)
@@ -382,6 +402,23 @@ pub(crate) fn stale() -> StoreError {
     StoreError::new(
         StoreErrorKind::Unexpected,
         "the clock of the server jumped while a quota was being decided; try again",
+    )
+}
+
+/// The error for a partition whose generation is missing, or has just changed.
+pub(crate) fn rebuilding() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Rebuilding,
+        "the store has lost the state of quotas with a ledger, or the quotas are being rebuilt from the ledger; nothing was decided",
+    )
+}
+
+/// The error for an outbox that has no room for an entry.
+fn outbox_full() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Refused,
+        "the outbox of the ledger is full, so nothing was decided; check that the ledger can be reached and keeps up, and that the store \
+         has memory left",
     )
 }
 

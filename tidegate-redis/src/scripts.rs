@@ -8,16 +8,26 @@ use redis::Cmd;
 use tidegate::spi::algorithm::lua;
 use tidegate::{Algorithm, Limit};
 
+use crate::outbox::MAX_OUTBOX_ENTRIES;
+
 const DECIDE_ONE: &str = include_str!("scripts/decide_one.lua");
 const DECIDE_ANONYMOUS: &str = include_str!("scripts/decide_anonymous.lua");
 const DECIDE_BATCH: &str = include_str!("scripts/decide_batch.lua");
 const TIME: &str = include_str!("scripts/time.lua");
 const ADJUST: &str = include_str!("scripts/adjust.lua");
 const HEARTBEAT: &str = include_str!("scripts/heartbeat.lua");
+const LAST_ID: &str = include_str!("scripts/last_id.lua");
+const WRITE_STATES: &str = include_str!("scripts/write_states.lua");
+const READ_OUTBOX: &str = include_str!("scripts/read_outbox.lua");
+const READ_STATES: &str = include_str!("scripts/read_states.lua");
+const REPAIR_STATES: &str = include_str!("scripts/repair_states.lua");
+const REBUILD_PARTITION: &str = include_str!("scripts/rebuild_partition.lua");
 
-/// The first lines of the two variants of `adjust.lua`: with overflow routes there is a second key for each check.
-const WITHOUT_ROUTES: &str = "local ANONYMOUS, checks = false, #KEYS\n";
-const WITH_ROUTES: &str = "local ANONYMOUS, checks = true, #KEYS / 2\n";
+/// The first lines of the variants of `adjust.lua`: with overflow routes there is a second key for each check, and with ledgers there are
+/// four.
+const WITHOUT_ROUTES: &str = "local ANONYMOUS, LEDGER, checks = false, false, #KEYS\n";
+const WITH_ROUTES: &str = "local ANONYMOUS, LEDGER, checks = true, false, #KEYS / 2\n";
+const WITH_LEDGER: &str = "local ANONYMOUS, LEDGER, checks = true, true, #KEYS / 4\n";
 
 /// The first line of the variants of `decide_batch.lua`.
 const NOT_FULL: &str = "local FULL = false\n";
@@ -57,6 +67,10 @@ pub(crate) struct Scripts {
     peek_batch: Script,
     adjust: ScriptVariants,
     heartbeat: Script,
+    read_outbox: Script,
+    read_states: Script,
+    repair_states: Script,
+    rebuild_partition: Script,
 }
 
 /// A script with the hash that `EVALSHA` takes.
@@ -66,10 +80,22 @@ pub(crate) struct Script {
     text: String,
 }
 
-/// A script in two variants.
+/// `adjust.lua` in its variants.
 struct ScriptVariants {
     without_routes: Script,
     with_routes: Script,
+    with_ledger: Script,
+}
+
+/// Which variant of `adjust.lua` some adjustments need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum AdjustVariant {
+    /// One key each.
+    Plain,
+    /// With overflow buckets.
+    WithRoutes,
+    /// With ledgers, and possibly with overflow buckets.
+    WithLedger,
 }
 
 impl Scripts {
@@ -90,16 +116,29 @@ impl Scripts {
         let adjust = |first_lines: &str| {
             script("#!lua flags=allow-oom", &[&all_limits, first_lines], "ARGV[checks + 1]", ADJUST)
         };
-        let decide_batch =
-            |first_line: &str, is_full: &str| script(first_line, &[&all_limits, is_full], "ARGV[3]", DECIDE_BATCH);
+        let max_entries = format!("local MAX_OUTBOX_ENTRIES = {MAX_OUTBOX_ENTRIES}\n");
+        let decide_batch = |first_line: &str, is_full: &str| {
+            script(first_line, &[&all_limits, is_full, &max_entries], "ARGV[3]", DECIDE_BATCH)
+        };
+        let outbox = |injected_now: &str, body: &str| {
+            script("#!lua flags=allow-oom", &[], injected_now, &[LAST_ID, WRITE_STATES, body].concat())
+        };
         Self {
             decide_one: for_each_limit(DECIDE_ONE, "ARGV[2]"),
             decide_anonymous: for_each_limit(DECIDE_ANONYMOUS, "ARGV[3]"),
             decide_batch: decide_batch("#!lua", NOT_FULL),
             decide_batch_full: decide_batch("#!lua flags=allow-oom", FULL),
             peek_batch: decide_batch("#!lua flags=no-writes", NOT_FULL),
-            adjust: ScriptVariants { without_routes: adjust(WITHOUT_ROUTES), with_routes: adjust(WITH_ROUTES) },
+            adjust: ScriptVariants {
+                without_routes: adjust(WITHOUT_ROUTES),
+                with_routes: adjust(WITH_ROUTES),
+                with_ledger: adjust(WITH_LEDGER),
+            },
             heartbeat: script("#!lua", &[], "ARGV[3]", HEARTBEAT),
+            read_outbox: outbox("ARGV[2]", READ_OUTBOX),
+            read_states: outbox("ARGV[1]", READ_STATES),
+            repair_states: outbox("ARGV[5]", REPAIR_STATES),
+            rebuild_partition: outbox("ARGV[6]", REBUILD_PARTITION),
         }
     }
 
@@ -121,18 +160,40 @@ impl Scripts {
         &self.peek_batch
     }
 
-    pub(crate) const fn adjust(&self, has_overflow: bool) -> &Script {
-        self.adjust.choose(has_overflow)
+    pub(crate) const fn adjust(&self, variant: AdjustVariant) -> &Script {
+        match variant {
+            AdjustVariant::Plain => &self.adjust.without_routes,
+            AdjustVariant::WithRoutes => &self.adjust.with_routes,
+            AdjustVariant::WithLedger => &self.adjust.with_ledger,
+        }
     }
 
     pub(crate) const fn heartbeat(&self) -> &Script {
         &self.heartbeat
     }
 
+    pub(crate) const fn read_outbox(&self) -> &Script {
+        &self.read_outbox
+    }
+
+    pub(crate) const fn read_states(&self) -> &Script {
+        &self.read_states
+    }
+
+    pub(crate) const fn repair_states(&self) -> &Script {
+        &self.repair_states
+    }
+
+    pub(crate) const fn rebuild_partition(&self) -> &Script {
+        &self.rebuild_partition
+    }
+
     pub(crate) fn all(&self) -> impl Iterator<Item = &Script> {
         let batches = [&self.decide_batch, &self.decide_batch_full, &self.peek_batch];
-        let others = [&self.adjust.without_routes, &self.adjust.with_routes, &self.heartbeat];
-        self.decide_one.iter().chain(&self.decide_anonymous).chain(batches).chain(others)
+        let adjust = [&self.adjust.without_routes, &self.adjust.with_routes, &self.adjust.with_ledger];
+        let outbox = [&self.read_outbox, &self.read_states, &self.repair_states, &self.rebuild_partition];
+        let others = batches.into_iter().chain(adjust).chain(outbox).chain([&self.heartbeat]);
+        self.decide_one.iter().chain(&self.decide_anonymous).chain(others)
     }
 }
 
@@ -151,12 +212,6 @@ impl Script {
         let mut command = redis::cmd("SCRIPT");
         command.arg("LOAD").arg(&self.text);
         command
-    }
-}
-
-impl ScriptVariants {
-    const fn choose(&self, with_routes: bool) -> &Script {
-        if with_routes { &self.with_routes } else { &self.without_routes }
     }
 }
 
@@ -197,6 +252,7 @@ mod tests {
     use crate::args::PackedAdjustment;
     use crate::batch::{Batch, BatchMode};
     use crate::cardinality::OverflowRoute;
+    use crate::outbox::LedgerPartitions;
     use crate::packed_plan::{LIMIT_BYTES, LIMIT_HEADER_BYTES, PackedPlan};
     use crate::period_clock::PackTime;
     use tidegate::spi::{Adjustment, Check, Gate, Plan, Subject};
@@ -236,12 +292,19 @@ mod tests {
 
     #[test]
     fn each_contract_lists_the_keys_and_arguments_that_the_script_uses() {
+        // These write states by a function that they share.
+        let [repair_states, rebuild_partition] =
+            [REPAIR_STATES, REBUILD_PARTITION].map(|body| body.to_owned() + WRITE_STATES);
         let bodies = [
             (DECIDE_ONE, "ARGV[2]"),
             (DECIDE_ANONYMOUS, "ARGV[3]"),
             (DECIDE_BATCH, "ARGV[3]"),
             (ADJUST, "ARGV[n+1]"),
             (HEARTBEAT, "ARGV[3]"),
+            (READ_OUTBOX, "ARGV[2]"),
+            (READ_STATES, "ARGV[1]"),
+            (&repair_states, "ARGV[5]"),
+            (&rebuild_partition, "ARGV[6]"),
         ];
         for (body, injected_now) in bodies {
             let contract = contract(body);
@@ -301,7 +364,7 @@ mod tests {
             assert!(LIMIT_HEADER_BYTES + 8 * numbers <= LIMIT_BYTES);
             let charge = PackedAdjustment::new("tg", &Adjustment::charge(&check), OverflowRoute::default(), &time);
             let mut adjust = redis::Cmd::new();
-            args::adjust(&mut adjust, [&charge].into_iter(), None);
+            args::adjust(&mut adjust, [&charge].into_iter(), &LedgerPartitions::default(), None);
             assert_eq!(last_argument_bytes(&adjust), 8 * (4 + numbers + refund_numbers(name)));
         }
     }

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 use tidegate::spi::algorithm::holds::HoldEnding;
-use tidegate::spi::{Adjustment, Check, Key, KnownDenial, MAX_CHECKS, OutstandingHolds, Plan, Role, Store, Verdict};
+use tidegate::spi::{
+    Adjustment, Check, Key, KnownDenial, MAX_CHECKS, OutstandingHolds, Plan, PlanMode, Role, Store, Verdict,
+};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
@@ -20,6 +23,7 @@ use crate::deadline::Deadline;
 use crate::denial_cache::{DenialCache, DenialTicket};
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
+use crate::outbox::{LedgerPartitions, ledger_partitions};
 use crate::packed_plan::PackedPlan;
 use crate::period_clock::{MAX_STALE_ATTEMPTS, PackTime, PeriodClock};
 use crate::plan_call::PlanCall;
@@ -59,6 +63,7 @@ pub struct RedisStore {
     pub(crate) heartbeat: Heartbeat,
     pub(crate) period_clock: Arc<PeriodClock>,
     pub(crate) background_releases: Arc<BackgroundReleases>,
+    pub(crate) ledger: Arc<LedgerPartitions>,
     /// The number of tasks that send adjustments.
     pub(crate) adjusting: Arc<AtomicUsize>,
 }
@@ -130,6 +135,10 @@ impl Store for RedisStore {
         self.instances()
     }
 
+    fn ledger_generation(&self, partition: u16) -> Option<u64> {
+        Some(self.ledger.generation(partition)).filter(|generation| *generation > 0)
+    }
+
     fn known_denial(&self, plan: &Plan<'_>) -> Option<KnownDenial> {
         self.denial_cache.known_denial(plan)
     }
@@ -182,8 +191,8 @@ impl RedisStore {
         Ok(reply.into_taken_before().verdict(&peek))
     }
 
-    /// Sends `plan`, whose keys share a slot, again with other periods of quotas if those are over. Returns the reply, and the ticket to
-    /// keep a denial.
+    /// Sends `plan`, whose keys share a slot, again with other periods of quotas if those are over, and with another generation of a ledger if
+    /// that has changed. Returns the reply, and the ticket to keep a denial.
     async fn send_plan(
         &self,
         plan: &Plan<'_>,
@@ -191,20 +200,48 @@ impl RedisStore {
         timeouts: Timeouts,
     ) -> Result<(Reply, DenialTicket), CallError> {
         let call = |time: PackTime<'_>| {
-            let packed = Arc::new(PackedPlan::pack(&self.options.prefix, plan, routes, &time));
-            PlanCall { packed, plan, cardinality: &self.cardinality, timeouts }
+            let prefix = &self.options.prefix;
+            let packed = PackedPlan::pack(prefix, plan, routes, &time).with_ledgers(prefix, plan, &self.ledger);
+            let (packed, cardinality, ledger) = (Arc::new(packed), &self.cardinality, &self.ledger);
+            PlanCall { packed, plan, cardinality, ledger, timeouts }
         };
-        let first = call(self.pack_time());
-        let mut ticket = self.denial_cache.ticket(plan);
-        let mut reply = self.router.send(first.packed.slot(), &first).await?;
-        for _ in 1..MAX_STALE_ATTEMPTS {
-            let Some(now) = reply.stale_at() else { break };
-            self.period_clock.set(now);
-            let again = call(PackTime::At(now));
-            ticket = self.denial_cache.ticket(plan);
-            reply = self.router.send(again.packed.slot(), &again).await?;
+        let partitions = if plan.is_peek() { SmallVec::new() } else { ledger_partitions(plan) };
+        let written = self.ledger.mark_after(partitions);
+        let (mut time, mut stale_attempts, mut has_learned) = (self.pack_time(), 1, false);
+        let (reply, ticket) = loop {
+            let call = call(time);
+            let ticket = self.denial_cache.ticket(plan);
+            let reply = match self.router.send(call.packed.slot(), &call).await {
+                Err(failure) if !failure.error.is_possibly_applied() => {
+                    written.cancel();
+                    return Err(failure);
+                }
+                reply => reply?,
+            };
+            if let Some(now) = reply.stale_at().filter(|_| stale_attempts < MAX_STALE_ATTEMPTS) {
+                self.period_clock.set(now);
+                (time, stale_attempts) = (PackTime::At(now), stale_attempts + 1);
+            } else if !has_learned && reply.found_generations().is_some_and(|found| self.learn_from_plan(plan, &found))
+            {
+                has_learned = true;
+            } else {
+                break (reply, ticket);
+            }
+        };
+        let reply = reply.into_reply(plan);
+        // The outbox contains nothing new, or the partition is marked already.
+        if reply.as_ref().is_ok_and(|reply| !reply.has_granted() && plan.mode() == PlanMode::AllOrNothing)
+            || reply.as_ref().is_err_and(|error| !error.is_possibly_applied())
+        {
+            written.cancel();
         }
-        Ok((reply.into_reply(plan)?, ticket))
+        Ok((reply?, ticket))
+    }
+
+    /// Learns the generation that was found for each check of `plan` with a ledger. Returns whether all of them have one.
+    fn learn_from_plan(&self, plan: &Plan<'_>, found: &[u64]) -> bool {
+        let partitions = ledger_partitions(plan);
+        partitions.len() == found.len() && self.ledger.learn(partitions.into_iter().zip(found.iter().copied()))
     }
 
     /// Sends `batch`, whose keys are in `slot`.

@@ -20,6 +20,8 @@ const TAKE_BIT: u64 = 1 << 63;
 #[derive(Debug)]
 pub(super) struct BatchArguments {
     keys: Parts,
+    /// The keys of streams, which come after the others.
+    streams: Parts,
     plans: Vec<u8>,
     limits: Parts,
     /// Whether nothing can be written, so that the call is sent as a read.
@@ -41,6 +43,8 @@ struct CheckParts {
     limit: u16,
     key: u16,
     overflow: u16,
+    /// The stream among the streams, the key of the generation, and the generation.
+    ledger: Option<(u16, u16, u64)>,
 }
 
 /// How many plans take from a key, all with the same limit. 0 if the limits differ, or if takes cannot be counted.
@@ -67,12 +71,19 @@ enum PlanKind {
     Reservation = 5,
 }
 
+/// Before the plans, if there are streams among the keys.
+const STREAMS: u16 = 8;
+
+/// What is added to the kind of a plan with a ledger.
+const LEDGER_KIND: u16 = 8;
+
 impl BatchArguments {
     /// Packs plans, each with the number of times that it is decided.
     pub(super) fn pack<'p>(plans: impl Iterator<Item = (&'p PackedPlan, u64)> + Clone) -> Self {
         let keys = plans.clone().map(|(plan, _)| plan.keys()).sum();
         let mut arguments = Self {
             keys: Parts::with_capacity(keys, 48 * keys),
+            streams: Parts::with_capacity(plans.clone().map(|(plan, _)| plan.ledgers.len()).sum(), 0),
             plans: Vec::with_capacity(10 * keys),
             limits: Parts::with_capacity(keys, 4 * LIMIT_BYTES),
             is_peek: plans.clone().next().is_some() && plans.clone().all(|(plan, _)| plan.is_peek),
@@ -80,17 +91,24 @@ impl BatchArguments {
         let (mut parts, mut uses) = (Vec::with_capacity(keys), vec![KeyUse::default(); keys + 1]);
         for (plan, repeats) in plans.clone() {
             let is_enforced = PlanKind::new(plan, repeats) == PlanKind::Enforced;
-            for check in &plan.checks {
+            for (index, check) in plan.checks.iter().enumerate() {
                 let numbers = CheckParts {
                     limit: arguments.limits.index_of(plan, &check.limit),
                     key: arguments.keys.index_of(plan, &check.key),
                     overflow: check.overflow.map_or(0, |overflow| arguments.keys.index_of(plan, &overflow)),
+                    ledger: plan.ledgers.get(index).copied().flatten().map(|ledger| {
+                        let stream = arguments.streams.index_of(plan, &ledger.stream);
+                        (stream, arguments.keys.index_of(plan, &ledger.marker), ledger.generation)
+                    }),
                 };
                 if is_enforced && check.is_additive {
                     uses[usize::from(numbers.key)].add(numbers.limit);
                 }
                 parts.push(numbers);
             }
+        }
+        if let streams @ 1.. = arguments.streams.ends.len() {
+            arguments.push_all([STREAMS, streams as u16]);
         }
         let mut parts = &parts[..];
         for (plan, repeats) in plans {
@@ -107,13 +125,16 @@ impl BatchArguments {
             BatchMode::Decide => ("EVALSHA", SCRIPTS.decide_batch()),
             BatchMode::OutOfMemory => ("EVALSHA", SCRIPTS.decide_batch_full()),
         };
-        let bytes = self.keys.bytes.len() + self.plans.len() + self.limits.bytes.len();
-        let mut cmd = Cmd::with_capacity(self.keys.ends.len() + 6, bytes + 80);
-        cmd.arg(verb).arg(script.hash()).arg(self.keys.ends.len());
-        let mut start = 0;
-        for (end, _) in &self.keys.ends {
-            cmd.arg(&self.keys.bytes[start..*end]);
-            start = *end;
+        let bytes = self.keys.bytes.len() + self.streams.bytes.len() + self.plans.len() + self.limits.bytes.len();
+        let keys = self.keys.ends.len() + self.streams.ends.len();
+        let mut cmd = Cmd::with_capacity(keys + 6, bytes + 80);
+        cmd.arg(verb).arg(script.hash()).arg(keys);
+        for Parts { bytes, ends, .. } in [&self.keys, &self.streams] {
+            let mut start = 0;
+            for (end, _) in ends {
+                cmd.arg(&bytes[start..*end]);
+                start = *end;
+            }
         }
         cmd.arg(&self.plans).arg(&self.limits.bytes);
         append_injected_now(&mut cmd, now);
@@ -127,7 +148,7 @@ impl BatchArguments {
             PlanKind::SingleCheck => self.push_all([kind as u16]),
             PlanKind::Enforced | PlanKind::AllOrNothing => self.push_all([kind as u16, units as u16, checks]),
             PlanKind::General | PlanKind::Penalty | PlanKind::Reservation => {
-                self.push_all([kind as u16]);
+                self.push_all([kind as u16 + if plan.ledgers.is_empty() { 0 } else { LEDGER_KIND }]);
                 for number in plan.reservation.iter().flat_map(|terms| [terms.owner().number(), terms.ttl_micros()]) {
                     self.push_number(number);
                 }
@@ -136,7 +157,7 @@ impl BatchArguments {
                 self.push_all([checks]);
             }
         }
-        for (index, CheckParts { limit, key, overflow }) in parts.iter().enumerate() {
+        for (index, CheckParts { limit, key, overflow, ledger }) in parts.iter().enumerate() {
             let is_counted = || uses[usize::from(*key)].plans >= MIN_COUNTED_PLANS;
             match kind {
                 PlanKind::SingleCheck => self.push_all([*limit, *key]),
@@ -149,6 +170,13 @@ impl BatchArguments {
                     let PackedCheck { cost, is_hold, .. } = plan.checks[index];
                     self.push_number(if is_hold { cost } else { TAKE_BIT });
                 }
+            }
+            if !plan.ledgers.is_empty() {
+                let values = self.keys.ends.len() as u16;
+                let (stream, marker, generation) =
+                    ledger.map_or((0, 0, 0), |(stream, marker, generation)| (values + stream, marker, generation));
+                self.push_all([stream, marker]);
+                self.push_number(generation);
             }
         }
     }
@@ -172,6 +200,7 @@ impl PlanKind {
         match plan.units.max(repeats) {
             _ if plan.reservation.is_some() => Self::Reservation,
             _ if !plan.strikes.is_empty() => Self::Penalty,
+            _ if !plan.ledgers.is_empty() => Self::General,
             1 if plan.is_plain() && !has_routes && plan.checks.len() == 1 => Self::SingleCheck,
             0..=0xffff if plan.is_plain() && !has_routes && is_enforced() => Self::Enforced,
             0..=0xffff if !plan.is_peek && !plan.counts_each => Self::AllOrNothing,

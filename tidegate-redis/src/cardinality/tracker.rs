@@ -77,6 +77,10 @@ impl CardinalityTracker {
             return Vec::new();
         }
         let routes = plan.checks().iter().enumerate().map(|(index, check)| {
+            // An account is never shared nor forgotten early.
+            if check.gate().ledger().is_some() {
+                return OverflowRoute::default();
+            }
             // A check without a cost creates no key, except for a hold.
             let may_create_key = check.cost() > 0 || plan.is_hold(check);
             let overflows = is_any_overflowing && may_create_key && self.is_overflowing(&CountedLimit::new(check));
@@ -96,6 +100,9 @@ impl CardinalityTracker {
     ) -> Vec<OverflowRoute<'r>> {
         self.instances.store(instances.unwrap_or(0), Ordering::Relaxed);
         let routes = adjustments.iter().map(|adjustment| {
+            if adjustment.gate.ledger().is_some() {
+                return OverflowRoute::default();
+            }
             let may_overflow = match adjustment.op {
                 Op::Charge { .. } => true,
                 // The slot of a caller that went away during the decision. Nobody knows in which bucket it was taken.

@@ -15,6 +15,8 @@ pub(crate) struct AdjustReply {
     pub(crate) stays_taken: bool,
     /// Whether the periods of a quota did not contain this time, so that nothing was changed.
     pub(crate) is_stale: bool,
+    /// The indexes of the adjustments whose partition has another generation, and that generation, or 0. If there is one, nothing was changed.
+    pub(crate) generations: Vec<(usize, u64)>,
     /// The indexes of the adjustments that created a state.
     pub(crate) created: Vec<usize>,
     /// The indexes of the renewals and releases whose slot was not held, of places in queues that stay taken, and of holds that are not
@@ -31,10 +33,14 @@ const ENDED_BEFORE: u64 = 1_000_000;
 pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
     let Value::Array(fields) = reply else { return Err(malformed()) };
     let [now, stays_taken, indexes @ ..] = fields.as_slice() else { return Err(malformed()) };
+    if number(stays_taken)? == 3 {
+        return other_generations(Timestamp::from_micros(number(now)?), indexes);
+    }
     let mut reply = AdjustReply {
         now: Timestamp::from_micros(number(now)?),
         stays_taken: number(stays_taken)? == 1,
         is_stale: number(stays_taken)? == 2,
+        generations: Vec::new(),
         created: Vec::new(),
         refused: Vec::new(),
         ended_before: Vec::new(),
@@ -52,6 +58,37 @@ pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
         }
     }
     Ok(reply)
+}
+
+impl AdjustReply {
+    /// Whether the adjustments were applied.
+    pub(crate) const fn is_applied(&self) -> bool {
+        !self.is_stale && self.generations.is_empty()
+    }
+}
+
+/// The reply if partitions have other generations: pairs of an index, from 1, and the generation.
+fn other_generations(now: Timestamp, pairs: &[Value]) -> Result<AdjustReply, StoreError> {
+    let pair = |pair: &[Value]| match pair {
+        [index, generation] => {
+            let index = number(index)?.checked_sub(1).ok_or_else(malformed)?;
+            Ok((index as usize, number(generation)?))
+        }
+        _ => Err(malformed()),
+    };
+    let generations: Vec<_> = pairs.chunks(2).map(pair).collect::<Result<_, _>>()?;
+    if generations.is_empty() {
+        return Err(malformed());
+    }
+    Ok(AdjustReply {
+        now,
+        stays_taken: false,
+        is_stale: false,
+        generations,
+        created: Vec::new(),
+        refused: Vec::new(),
+        ended_before: Vec::new(),
+    })
 }
 
 fn number(value: &Value) -> Result<u64, StoreError> {

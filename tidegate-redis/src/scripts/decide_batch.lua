@@ -2,8 +2,8 @@
 --          states. Every key is read once and, if its state changed, written once after the last plan. It must be one script: a
 --          plan is all or nothing, and no other request may run in between. With FULL, for a server without memory, only keys
 --          that exist are written.
--- KEYS[k]  the keys of the plans, each once
--- ARGV[1]  packed 16-bit integers, for each plan one of
+-- KEYS[k]  the keys of the plans, each once; those of streams come last
+-- ARGV[1]  packed 16-bit integers: 8 and the number of streams, if there are any; for each plan one of
 --          0; limit and key of its only check
 --          1; units; number of checks; for each check its limit, its key, and 1 if takes from this key are counted, else 0. All
 --          checks are enforced. Plans of this kind take from a counted key by the same limit. A plan of several units stands for
@@ -15,12 +15,19 @@
 --          4; as for 3, and after each check the number of the penalty among the checks that its denial strikes, from 1, or 0
 --          5; owner and time to live of a reservation, each in four numbers, the lowest first; as for 4, and after each check the
 --          cost that it holds in four numbers. The highest is 32768 if it takes its cost instead
+--          11, 12 and 13; as for 3, 4 and 5, and after each check the keys of the stream and of the generation of its ledger, both 0 if
+--          it has none, and the generation in four numbers. Every change of such a check is appended to the stream, as one field of ten
+--          packed doubles and the part of the key after the partition: kind of the entry (1 consume, 2 reserve), now, index of the
+--          period, units consumed in it and in the one before, units held, their owner, when they run out, hard limit, generation
 -- ARGV[2]  for each limit eleven packed doubles: algorithm; role of the check (0 enforced, 1 shadow, 2 and up an any-of group);
 --          maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`, padded
 -- ARGV[3]  tests only: now, in microseconds
 -- Reply    one string: now as a packed double; for each plan a semicolon and one of
 --          "~", once for all plans: the periods of a quota do not contain now, and nothing was decided
 --          "!" and the number of an enforced check whose state is unreadable: the plan changed nothing
+--          "?" and, separated by commas, the generation that was found for each check with a ledger, or 0 if there is none: one of them
+--          is another than that in the plan, and the plan changed nothing
+--          "%": a stream is full, or the server is, and the plan changed nothing
 --          "e" for a reservation that has ended, "k" for one that exists with another cost: the plan changed nothing
 --          "r" for a reservation that was made before, in which what was taken in place of held is not taken again;
 --          unless units is 1, "g" and the units granted; then for each check a letter and the state that it was decided on; then "t"
@@ -40,14 +47,16 @@ for at = 1, #ARGV[2], 88 do
   limit_of[#limit_of + 1] = limit
 end
 
+local streams = plans[1] == 8 and plans[2] or 0
+local values = #keys - streams
 local states, missing, is_new = {}, {}, {}
-if #keys > 0 then states = call('MGET', unpack(keys)) end
-for k = 1, #keys do
+if values > 0 then states = call('MGET', unpack(keys, 1, values)) end
+for k = 1, values do
   if not states[k] then missing[#missing + 1], is_new[k] = keys[k], true end
 end
 -- For MGET, a value of another type is as if it did not exist. It is unreadable instead, like '?', and never overwritten.
 if #missing > 0 and call('EXISTS', unpack(missing)) > 0 then
-  for k = 1, #keys do
+  for k = 1, values do
     if not states[k] and call('EXISTS', keys[k]) == 1 then states[k] = '?' end
   end
 end
@@ -64,10 +73,44 @@ local function number(at)
 end
 
 local function apply(limit, state, op, units)
-  local admits, changed, ends, seen = limit[1](state, now, op, units,
+  local admits, changed, ends, seen, index, consumed, late = limit[1](state, now, op, units,
     limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
-  if admits == nil then return apply_beside_holds(limit, state, op, units, 0, 0, 0) end
-  return admits, changed, ends, seen
+  if admits == nil then
+    local _
+    admits, changed, ends, seen, _, index, consumed, late = apply_beside_holds(limit, state, op, units, 0, 0, 0)
+  end
+  return admits, changed, ends, seen, index, consumed, late
+end
+
+-- The entries to append: streams and fields, one after the other. By stream, the number of its entries.
+local entries, lengths = {}, {}
+
+-- Why a plan with a ledger is not decided: the result of the plan, or nil. The numbers of its ledgers begin at `from`.
+local function ledger_refusal(from, width, checks, consume)
+  local found, is_same, is_full = {}, true, false
+  for i = 1, checks do
+    local at = from + width * (i - 1)
+    local k, marker = plans[at], plans[at + 1]
+    if k > 0 then
+      found[#found + 1] = states[marker] and string.match(states[marker], '^%d+$') or '0'
+      if found[#found] ~= format('%d', number(at + 2)) then is_same = false end
+      if consume then
+        lengths[k] = lengths[k] or redis.pcall('XLEN', keys[k])
+        if type(lengths[k]) == 'table' then return format(';!%d', i) end
+        if FULL or lengths[k] >= MAX_OUTBOX_ENTRIES then is_full = true end
+      end
+    end
+  end
+  return not is_same and ';?' .. table.concat(found, ',') or is_full and ';%' or nil
+end
+
+-- Appends an entry for a change of the key k under a limit with a ledger, whose numbers are at `at`.
+local function append_entry(at, limit, k, kind, index, consumed, late, held, owner, ends)
+  local stream = plans[at]
+  entries[#entries + 1] = stream
+  entries[#entries + 1] = struct.pack('<dddddddddd', kind, now, index, consumed, late, held, owner, ends, limit[6],
+    number(at + 2)) .. string.sub(keys[k], string.find(keys[k], '}', 1, true) + 1)
+  lengths[stream] = lengths[stream] + 1
 end
 
 -- By key: when a changed state expires; the TTL of an unchanged one; and in place of a state whose takes are counted its limit, the
@@ -112,10 +155,10 @@ local function ttl_of(k)
   return ttls[k]
 end
 
-local reply, last, at, past_plans = { struct.pack('<d', now) }, 1, 1, #plans
+local reply, last, at, past_plans = { struct.pack('<d', now) }, 1, streams > 0 and 3 or 1, #plans
 -- By check of a plan.
 local key, stored, shared, ttl, room_of, counter_of, taken_texts = {}, {}, {}, {}, {}, {}, {}
-local admitted, value, expiry, view = {}, {}, {}, {}
+local admitted, value, expiry, view, period, consumed, late, is_made = {}, {}, {}, {}, {}, {}, {}, {}
 while at < past_plans do
   local kind = plans[at]
   if kind == 0 then
@@ -214,7 +257,8 @@ while at < past_plans do
       end
     end
   else
-    local owner, hold_ttl, refusal, is_repeat = 0, 0, nil, false
+    local owner, hold_ttl, refusal, is_repeat, has_ledger = 0, 0, nil, false, kind > 8
+    if has_ledger then kind = kind - 8 end
     if kind == 5 then owner, hold_ttl, at = number(at + 1), number(at + 5), at + 8 end
     local units, consume, count_each, checks = plans[at + 1], true, false, plans[at + 2]
     at = at + 3
@@ -223,7 +267,12 @@ while at < past_plans do
       consume, count_each = units == 1, checks == 1
       units, checks, at = number(at), plans[at + 4], at + 5
     end
-    local first, granted, best, unreadable = at, units, nil, nil
+    local first, granted, best, unreadable, not_decided, ledger = at, units, nil, nil, nil, nil
+    if has_ledger then
+      ledger, width = first + width, width + 6
+      not_decided = ledger_refusal(ledger, width, checks, consume)
+      if not_decided then at, checks = first + width * checks, 0 end
+    end
     for i = 1, checks do
       local limit, k, overflow, hold_at = limit_of[plans[at]], plans[at + 1], plans[at + 2], at + 4
       at = at + width
@@ -240,17 +289,18 @@ while at < past_plans do
       local room
       if kind == 5 and plans[hold_at + 3] < 32768 then
         local found
-        admitted[i], value[i], expiry[i], view[i], found =
+        admitted[i], value[i], expiry[i], view[i], found, period[i], consumed[i], late[i] =
           apply_beside_holds(limit, state, RESERVE, 1, owner, number(hold_at), hold_ttl)
         room = admitted[i] and 1 or 0
+        is_made[i] = admitted[i] and found == 0
         if found == 1 then
           is_repeat = true
         elseif found and found > 1 and role ~= 1 then
           refusal = found == 2 and 'e' or refusal or 'k'
         end
       elseif units == 1 then
-        admitted[i], value[i], expiry[i], view[i] = apply(limit, state, TAKE, 1)
-        room = admitted[i] and 1 or 0
+        admitted[i], value[i], expiry[i], view[i], period[i], consumed[i], late[i] = apply(limit, state, TAKE, 1)
+        is_made[i], room = false, admitted[i] and 1 or 0
       else
         room = apply(limit, state, ROOM, units)
         admitted[i] = room
@@ -267,7 +317,8 @@ while at < past_plans do
     if is_repeat then -- what has no owner was taken when the reservation was made
       granted, best = 1, nil
       for i = 1, checks do
-        local limit, is_take = limit_of[plans[first + width * (i - 1)]], plans[first + width * i - 1] == 32768
+        local check = first + width * (i - 1)
+        local limit, is_take = limit_of[plans[check]], plans[check + 7] == 32768
         if is_take and limit[1] ~= concurrency and limit[1] ~= penalty and admitted[i] ~= nil then
           admitted[i], value[i] = true, nil
         end
@@ -289,14 +340,15 @@ while at < past_plans do
       for i = 1, checks do
         local limit = limit_of[plans[first + width * (i - 1)]]
         if admitted[i] ~= nil then
-          admitted[i], value[i], expiry[i], view[i] = apply(limit, stored[i], TAKE, takes)
+          admitted[i], value[i], expiry[i], view[i], period[i], consumed[i], late[i] = apply(limit, stored[i], TAKE, takes)
+          is_made[i] = false
           if admitted[i] == nil and limit[2] ~= 1 then unreadable = unreadable or i end
         end
       end
     end
 
     local struck
-    if kind >= 4 and consume and not unreadable and not refusal then
+    if kind >= 4 and consume and not unreadable and not refusal and not not_decided then
       struck = {}
       for i = 1, checks do
         local struck_check = plans[first + width * (i - 1) + 3]
@@ -311,7 +363,9 @@ while at < past_plans do
     end
 
     last = last + 1
-    if unreadable then
+    if not_decided then
+      reply[last] = not_decided
+    elseif unreadable then
       reply[last], checks = format(';!%d', unreadable), 0
     elseif refusal then
       reply[last], checks = ';' .. refusal, 0
@@ -330,8 +384,10 @@ while at < past_plans do
         elseif admits then
           if granted == 0 and not counts_alone then changed = nil end
         elseif counts_alone and consume then
-          local _, charged, ends = apply(limit, stored[i], limit[1] == quota and FILL or CHARGE, takes)
+          local _, charged, ends, _, charged_period, charged_units, charged_late =
+            apply(limit, stored[i], limit[1] == quota and FILL or CHARGE, takes)
           if charged then
+            is_made[i], period[i], consumed[i], late[i] = false, charged_period, charged_units, charged_late
             _, _, _, state = apply(limit, charged, TAKE, takes)
             state, changed, expiry[i] = state or charged, charged, ends
           end
@@ -345,6 +401,14 @@ while at < past_plans do
       if changed and consume then
         states[k], expiries[k] = changed, expiry[i]
         if not shared[i] and expiry[i] - now > limit[3] then expiries[k] = now + limit[3] end
+        local numbers = has_ledger and ledger + width * (i - 1)
+        if numbers and plans[numbers] > 0 and period[i] then
+          if is_made[i] then
+            append_entry(numbers, limit, k, 2, period[i], 0, 0, number(numbers - 4), owner, now + hold_ttl)
+          elseif consumed[i] ~= 0 or late[i] ~= 0 then
+            append_entry(numbers, limit, k, 1, period[i], consumed[i], late[i], 0, 0, 0)
+          end
+        end
       end
       reply[last + 1] = letter
       reply[last + 2] = state
@@ -357,10 +421,14 @@ while at < past_plans do
   end
 end
 
-for k = 1, #keys do
+for k = 1, values do
   if counters[k] then settle(k) end
   if expiries[k] and not (FULL and is_new[k]) then
     call('PSETEX', keys[k], format('%d', (expiries[k] - now) / 1000 + margin), states[k])
   end
+end
+for i = 1, #entries, 2 do
+  local k = entries[i]
+  call('XADD', keys[k], '*', 'e', entries[i + 1])
 end
 return table.concat(reply, '', 1, last)

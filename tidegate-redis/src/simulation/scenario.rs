@@ -135,6 +135,7 @@ impl Scenario {
             warnings: Arc::default(),
             heartbeat: Heartbeat::default(),
             background_releases: Arc::default(),
+            ledger: Arc::default(),
             adjusting: Arc::default(),
         };
         let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
