@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -45,6 +45,24 @@ pub(crate) struct AdminClient {
     authorization: Option<HeaderValue>,
 }
 
+/// A page of a longer text.
+#[derive(Debug)]
+pub(crate) struct TextPage {
+    pub(crate) text: Bytes,
+    /// Where the next page begins. `None` if this is the last one.
+    pub(crate) after: Option<String>,
+}
+
+/// An answer of the server.
+struct Answer {
+    status: StatusCode,
+    after: Option<String>,
+    body: Bytes,
+}
+
+/// The header with the place at which the next page begins.
+const AFTER_HEADER: &str = "x-tidegate-after";
+
 impl AdminArgs {
     /// The client of the server that the flags name.
     pub(crate) fn client(&self) -> Result<AdminClient, Failure> {
@@ -61,27 +79,35 @@ impl AdminArgs {
 impl AdminClient {
     /// The answer to `GET path`.
     pub(crate) fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.call(Method::GET, path, Bytes::new())
+        self.call(Method::GET, path, "application/json", Bytes::new()).map(|answer| answer.json())
     }
 
     /// The answer to `POST path`.
     pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        self.call(Method::POST, path, body.to_string().into())
+        self.call(Method::POST, path, "application/json", body.to_string().into()).map(|answer| answer.json())
     }
 
-    fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Value, Failure> {
+    /// A page of the answer to `POST path`, as text of the type `accept`.
+    pub(crate) fn post_for_text(&self, path: &str, accept: &'static str, body: &Value) -> Result<TextPage, Failure> {
+        let Answer { after, body, .. } = self.call(Method::POST, path, accept, body.to_string().into())?;
+        Ok(TextPage { text: body, after })
+    }
+
+    fn call(&self, method: Method, path: &str, accept: &'static str, body: Bytes) -> Result<Answer, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::usage(format!("cannot start the async runtime: {error}")))?;
-        let sent = runtime.block_on(async { tokio::time::timeout(CALL_TIMEOUT, self.send(method, path, body)).await });
-        let (status, body) = match sent {
+        let call = self.send(method, path, accept, body);
+        let sent = runtime.block_on(async { tokio::time::timeout(CALL_TIMEOUT, call).await });
+        let received = match sent {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(self.unreachable(&error)),
             Err(_) => return Err(self.unreachable(&"it does not answer in time")),
         };
-        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let status = received.status;
         if status.is_success() {
-            return Ok(answer);
+            return Ok(received);
         }
+        let answer = received.json();
         let message = answer["message"].as_str().unwrap_or("this is not the admin address of a Tidegate server");
         Err(match status {
             StatusCode::UNAUTHORIZED => Failure::usage(format!(
@@ -92,11 +118,12 @@ impl AdminClient {
         })
     }
 
-    async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), AnyError> {
+    async fn send(&self, method: Method, path: &str, accept: &'static str, body: Bytes) -> Result<Answer, AnyError> {
         let stream = TcpStream::connect(&self.authority).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
+        request = request.header(ACCEPT, accept);
         if !body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
@@ -105,14 +132,22 @@ impl AdminClient {
         }
         let response = sender.send_request(request.body(Full::new(body))?).await?;
         let status = response.status();
+        let after = response.headers().get(AFTER_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await?.to_bytes();
         connection.abort();
-        Ok((status, body))
+        Ok(Answer { status, after, body })
     }
 
     fn unreachable(&self, error: &dyn std::fmt::Display) -> Failure {
         let authority = &self.authority;
         Failure::Server(format!("the server at {authority} cannot be reached: {error}. Its admin address is --admin"))
+    }
+}
+
+impl Answer {
+    /// The body; null if it is not JSON.
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::admin_client::AdminArgs;
+use crate::quota::{EXAMPLES as QUOTA_EXAMPLES, QuotaCommand};
 use crate::request::RequestArgs;
 use tidegate_bench::BenchArgs;
 use tidegate_bench::SurgeArgs;
@@ -43,6 +44,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: SubjectCommand,
     },
+    /// Show, correct, reconcile and export what the ledger of a running server has of quotas
+    #[command(after_help = QUOTA_EXAMPLES, arg_required_else_help = true)]
+    Quota {
+        #[command(subcommand)]
+        command: QuotaCommand,
+    },
     Status(StatusArgs),
     Bench(BenchArgs),
     Surge(SurgeArgs),
@@ -75,8 +82,23 @@ pub(crate) enum SubjectCommand {
     /// All instances of the server admit it within a second. Limits that all senders share are not reset. The server writes the reset
     /// to its log, with a hash of the subject. Needs the admin token. Exit code: 0 if it was reset, 2 for wrong arguments or a
     /// missing token, 3 if the server or its store does not answer.
+    ///
+    /// A quota with a ledger is reset by an entry of the ledger, which has an author and a reason.
     #[command(after_help = SUBJECT_RESET_EXAMPLES)]
-    Reset(SubjectArgs),
+    Reset(ResetArgs),
+}
+
+/// The subject, and who resets it.
+#[derive(Args)]
+pub(crate) struct ResetArgs {
+    /// Why, for quotas with a ledger
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Who resets it, for quotas with a ledger
+    #[arg(long, value_name = "NAME", env = "USER", hide_env_values = true)]
+    pub(crate) author: Option<String>,
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
 }
 
 /// The subject, and the server that is asked.
@@ -94,9 +116,9 @@ pub(crate) struct SubjectArgs {
     pub(crate) server: AdminArgs,
 }
 
-/// Show the state of a running server: front doors, store, circuit breakers, rules, instances
+/// Show the state of a running server: front doors, store, circuit breakers, ledger, rules, instances
 ///
-/// Exit code: 0 if all is well, 1 if the store does not answer or a changed file could not be loaded, 2 for wrong arguments or a
+/// Exit code: 0 if all is well, 1 if the store or the ledger does not answer or a changed file could not be loaded, 2 for wrong arguments or a
 /// missing token, 3 if the server does not answer.
 #[derive(Args)]
 #[command(after_help = STATUS_EXAMPLES)]
@@ -295,7 +317,8 @@ Examples:
 const SUBJECT_RESET_EXAMPLES: &str = "\
 Examples:
   tidegate subject reset -H 'x-api-key: k1' --admin-token-file admin-token
-  tidegate subject reset --attr account=a7 --rule login-account";
+  tidegate subject reset --attr account=a7 --rule login-account
+  tidegate subject reset --tenant acme --rule export-units --reason 'trial restarted'   # a quota with a ledger";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:

@@ -1,7 +1,7 @@
 //! The command line of Tidegate, as a library: the binary `tidegate` and tests call [`run`].
 //!
 //! ```text
-//! arguments ──▶ cli ──▶ serve │ rules │ check │ subject │ status │ bench │ surge │ manual ──▶ output ──▶ exit code
+//! arguments ──▶ cli ──▶ serve │ rules │ check │ subject │ quota │ status │ bench │ surge │ manual ──▶ output ──▶ exit code
 //! ```
 //!
 //! [`run`] reads arguments and files, writes to an [`Output`], and never ends the process.
@@ -10,6 +10,7 @@
 //! - `rules`: validate, explain and test rule files, and print their JSON Schema.
 //! - `check`: decide a request once. `request`: the flags that describe it.
 //! - `subject`, `status`: look up and reset a subject, and show the state of a running server, through its `admin_client`.
+//! - `quota`: usage, reconciliation, corrections and export of the ledger of a running server.
 //! - `manual`: shell completions and manual pages.
 //! - `tidegate serve` comes from `tidegate-server`, `bench` and `surge` from `tidegate-bench`.
 
@@ -19,6 +20,7 @@ mod check;
 mod cli;
 mod config;
 mod manual;
+mod quota;
 mod request;
 mod rules;
 mod status;
@@ -50,6 +52,7 @@ pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, ou
         Command::Rules { command } => rules::run(command, output),
         Command::Check(arguments) => check::run(&arguments, output),
         Command::Subject { command } => subject::run(&command, output),
+        Command::Quota { command } => quota::run(&command, output),
         Command::Status(arguments) => status::run(&arguments, output),
         Command::Bench(arguments) => tidegate_bench::bench(&arguments, output),
         Command::Serve(arguments) => tidegate_server::command::serve(&arguments, output),

@@ -95,6 +95,14 @@ impl RequestArgs {
         Ok(request)
     }
 
+    /// The request as the body of `POST /v1/check`, if the flags describe one.
+    pub(crate) fn optional_json(&self) -> Result<Option<Value>, Failure> {
+        let Self { method, path, host, header, ip, tenant, action, attr, body, cost: _ } = self;
+        let texts = [method, path, host, ip, tenant, action, body];
+        let is_empty = texts.iter().all(|text| text.is_none()) && header.is_empty() && attr.is_empty();
+        if is_empty { Ok(None) } else { self.json().map(Some) }
+    }
+
     fn sample(&self) -> Result<SampleRequest, Failure> {
         let mut sample = SampleRequest::new().with_cost(self.cost);
         sample.method.clone_from(&self.method);

@@ -1,7 +1,9 @@
 //! `tidegate status`: the state of a running server.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
-use tidegate_server::command::{Exit, Failure, Output, Style};
+use tidegate_server::command::{Exit, Failure, Output, Style, format_duration};
 
 use crate::cli::StatusArgs;
 
@@ -12,7 +14,7 @@ pub(crate) fn run(arguments: &StatusArgs, output: &mut Output<'_>) -> Result<Exi
     } else {
         print_status(&status, output);
     }
-    let is_well = status["degraded"] == json!(false) && problems(&status).is_empty();
+    let is_well = status["degraded"] == json!(false) && problems(&status).is_empty() && is_ledger_well(&status);
     Ok(Exit::from_success(is_well))
 }
 
@@ -47,10 +49,41 @@ fn print_status(status: &Value, output: &mut Output<'_>) {
             server["waiting"]
         ));
     }
+    if status["ledger"].is_object() {
+        print_ledger(&status["ledger"], output);
+    }
     for (part, problem) in problems(status) {
         let title = output.styled(Style::Bad, format_args!("{part} not reloaded, the old version stays:"));
         output.line(format_args!("{title} {problem}"));
     }
+}
+
+fn print_ledger(ledger: &Value, output: &mut Output<'_>) {
+    let error = ledger["error"].as_str();
+    let state = match (error, ledger["state"].as_str()) {
+        (Some(error), _) => format!("does not take entries ({error})"),
+        (None, Some("rebuilding")) => "answers, quotas are being rebuilt from it".to_owned(),
+        (None, Some("waiting")) => "answers, the store does not".to_owned(),
+        _ => "answers".to_owned(),
+    };
+    let is_well = error.is_none() && ledger["state"] == json!("ready");
+    let state = output.styled(if is_well { Style::Good } else { Style::Bad }, state);
+    output.line(format_args!("{:<11}{}, {state}", "ledger", text(&ledger["url"])));
+    let lag = Duration::from_millis(ledger["lag_ms"].as_u64().unwrap_or_default());
+    output.line(format_args!(
+        "{:<11}{} waiting, lag {}, {} in the journal, {} partitions rebuilt",
+        "",
+        ledger["waiting"],
+        format_duration(lag),
+        ledger["journal"],
+        ledger["rebuilds"]
+    ));
+}
+
+/// Whether a server has no ledger, or one that is ready and takes entries.
+fn is_ledger_well(status: &Value) -> bool {
+    let ledger = &status["ledger"];
+    !ledger.is_object() || ledger["reached"] == json!(true) && ledger["state"] == json!("ready")
 }
 
 /// The parts whose last change could not be loaded, and why.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate_server::command::{Exit, Failure, Output, Style, count, format_duration};
 
-use crate::cli::{SubjectArgs, SubjectCommand};
+use crate::cli::{ResetArgs, SubjectArgs, SubjectCommand};
 
 /// The columns of the table of buckets.
 const HEADINGS: [&str; 5] = ["bucket", "algorithm", "left", "state", "full again after"];
@@ -29,9 +29,15 @@ fn show(arguments: &SubjectArgs, output: &mut Output<'_>) -> Result<Exit, Failur
     Ok(Exit::from_success(answer["next"]["allowed"] == json!(true)))
 }
 
-fn reset(arguments: &SubjectArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
-    let answer = arguments.server.client()?.post("/v1/subjects/reset", &body(arguments)?)?;
-    if arguments.json {
+fn reset(arguments: &ResetArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
+    let ResetArgs { reason, author, subject } = arguments;
+    let mut body = body(subject)?;
+    if let Some(reason) = reason {
+        body["reason"] = reason.as_str().into();
+        body["author"] = author.as_deref().into();
+    }
+    let answer = subject.server.client()?.post("/v1/subjects/reset", &body)?;
+    if subject.json {
         output.json(&answer);
     } else {
         let rules = texts(&answer["reset"]);

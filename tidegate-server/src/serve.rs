@@ -23,6 +23,8 @@ use engine::Engine;
 mod connect;
 mod instrumented_store;
 mod leases;
+mod ledger;
+mod ledger_args;
 mod observers;
 mod receipts;
 mod signed_text;
@@ -30,6 +32,7 @@ mod waiting;
 
 mod door_gaps;
 mod lease_collector;
+mod ledger_collector;
 mod listener_collector;
 use listener_collector::BoundLog;
 mod histogram;
@@ -226,6 +229,9 @@ impl Server {
             all &= ended.unwrap_or(false);
         }
         let _ = tokio::time::timeout(LAST_RELEASES_TIMEOUT, wait_for_releases(&self.engine)).await;
+        if let Some(ledger) = self.engine.ledger() {
+            ledger.stop().await;
+        }
         all
     }
 }

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use tidegate::spi::algorithm::holds::HoldEnding;
-use tidegate::spi::{Adjustment, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
+use tidegate::spi::algorithm::quota::QuotaState;
+use tidegate::spi::{
+    AccountKey, Adjustment, EntryId, GateState, Journal, Key, KnownDenial, Outbox, OutboxBatch, OutboxPosition,
+    OutstandingHolds, Plan, Store, Verdict,
+};
 use tidegate::{MemoryStore, StoreError};
 use tidegate_redis::{RedisOptions, RedisStore, ServerState, SubjectStats};
 
@@ -82,10 +86,22 @@ impl AnyStore {
         }
     }
 
-    /// The store at `url`, whether or not its servers answer. The memory store has room for `memory_keys`.
-    pub(crate) fn from_url(url: &StoreUrl, options: RedisOptions, memory_keys: usize) -> Result<Self, StoreError> {
+    /// The store at `url`, whether or not its servers answer. The memory store has room for `memory_keys`, and records changes of quotas
+    /// with a ledger in `journal`.
+    pub(crate) fn from_url(
+        url: &StoreUrl,
+        options: RedisOptions,
+        memory_keys: usize,
+        journal: Option<Arc<dyn Journal>>,
+    ) -> Result<Self, StoreError> {
         match url {
-            StoreUrl::Memory => Ok(Self::Memory(Arc::new(MemoryStore::new().with_max_keys(memory_keys)))),
+            StoreUrl::Memory => {
+                let store = MemoryStore::new().with_max_keys(memory_keys);
+                Ok(Self::Memory(Arc::new(match journal {
+                    Some(journal) => store.with_journal(journal),
+                    None => store,
+                })))
+            }
             StoreUrl::Redis(url) => RedisStore::open(url, options).map(Self::Redis),
         }
     }
@@ -215,6 +231,71 @@ impl Store for AnyStore {
         match self {
             Self::Memory(store) => store.known_denial(plan),
             Self::Redis(store) => store.known_denial(plan),
+        }
+    }
+
+    fn ledger_generation(&self, partition: u16) -> Option<u64> {
+        match self {
+            Self::Memory(store) => store.ledger_generation(partition),
+            Self::Redis(store) => store.ledger_generation(partition),
+        }
+    }
+}
+
+impl Outbox for AnyStore {
+    async fn read_outbox(&self, partition: u16, max: usize) -> Result<OutboxBatch, StoreError> {
+        match self {
+            Self::Memory(store) => store.read_outbox(partition, max).await,
+            Self::Redis(store) => store.read_outbox(partition, max).await,
+        }
+    }
+
+    async fn acknowledge(&self, partition: u16, ids: &[EntryId]) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => store.acknowledge(partition, ids).await,
+            Self::Redis(store) => store.acknowledge(partition, ids).await,
+        }
+    }
+
+    fn take_written_partitions(&self) -> Vec<u16> {
+        match self {
+            Self::Memory(store) => store.take_written_partitions(),
+            Self::Redis(store) => store.take_written_partitions(),
+        }
+    }
+
+    async fn read_states(
+        &self,
+        partition: u16,
+        keys: &[AccountKey],
+    ) -> Result<Option<(OutboxPosition, Vec<Option<QuotaState>>)>, StoreError> {
+        match self {
+            Self::Memory(store) => store.read_states(partition, keys).await,
+            Self::Redis(store) => store.read_states(partition, keys).await,
+        }
+    }
+
+    async fn repair_states(
+        &self,
+        partition: u16,
+        position: &OutboxPosition,
+        states: &[GateState],
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::Memory(store) => store.repair_states(partition, position, states).await,
+            Self::Redis(store) => store.repair_states(partition, position, states).await,
+        }
+    }
+
+    async fn rebuild_partition(
+        &self,
+        partition: u16,
+        generation: u64,
+        states: &[GateState],
+    ) -> Result<u64, StoreError> {
+        match self {
+            Self::Memory(store) => store.rebuild_partition(partition, generation, states).await,
+            Self::Redis(store) => store.rebuild_partition(partition, generation, states).await,
         }
     }
 }

@@ -14,6 +14,7 @@ mod hostile_http2;
 mod hosts;
 mod language_models;
 mod leases;
+mod ledger;
 mod lifecycle;
 mod logging;
 mod memory;

@@ -7,6 +7,7 @@ mod status;
 pub(crate) use status::DoorAddresses;
 mod subjects;
 mod tokens;
+mod usage;
 pub(crate) use tokens::AdminTokenArgs;
 use tokens::Permission;
 pub use tokens::read_token;
@@ -23,7 +24,7 @@ use http::header::CONTENT_TYPE;
 use super::browser_guard::BrowserGuard;
 use super::engine::Engine;
 use super::metrics_format::MetricsFormat;
-use super::{health, lease_collector};
+use super::{health, lease_collector, ledger_collector};
 
 /// The index page.
 const INDEX_PAGE: &str = "\
@@ -31,6 +32,11 @@ const INDEX_PAGE: &str = "\
 /v1/status           front doors, store, rules and instances; `tidegate status` shows it
 /v1/subjects/show    POST: the buckets of a subject; `tidegate subject show`
 /v1/subjects/reset   POST: deletes them; `tidegate subject reset`
+/v1/usage            what was consumed of quotas with a ledger; `tidegate quota show`
+/v1/usage/entries    the entries of the ledger; `tidegate quota export`
+/v1/usage/compare    POST: compares store and ledger; /v1/usage/reconcile repairs the store, too: `tidegate quota reconcile`
+/v1/usage/corrections  POST: adds or takes back units; `tidegate quota correct`
+/v1/usage/rollup     POST: sums up old entries; `tidegate quota rollup`
 /healthz             the process answers; /readyz: the rules and the store that it decides by
 /rlconfig            the limits of --envoy-config
 /stats               their counters by the names that Envoy's own server has
@@ -44,10 +50,12 @@ pub(crate) fn router(engine: Arc<Engine>, doors: DoorAddresses, access: &Arc<Adm
     let reading = Router::new()
         .route("/metrics", get(metrics))
         .route("/v1/subjects/show", post(subjects::show))
+        .merge(usage::reading_routes())
         .with_state(Arc::clone(&engine))
         .merge(envoy)
         .merge(status);
-    let changing = Router::new().route("/v1/subjects/reset", post(subjects::reset)).with_state(Arc::clone(&engine));
+    let changing = Router::new().route("/v1/subjects/reset", post(subjects::reset)).merge(usage::changing_routes());
+    let changing = changing.with_state(Arc::clone(&engine));
     let open = Router::new().route("/", get(async || INDEX_PAGE)).merge(health::router()).with_state(engine);
     let protected = access.require(Permission::Read, reading).merge(access.require(Permission::Change, changing));
     // The guard is outermost: a web page must not learn whether a token is right.
@@ -57,6 +65,8 @@ pub(crate) fn router(engine: Arc<Engine>, doors: DoorAddresses, access: &Arc<Adm
 async fn metrics(State(engine): State<Arc<Engine>>, headers: HeaderMap) -> impl IntoResponse {
     let format = MetricsFormat::from_headers(&headers);
     let leases = lease_collector::open_metrics(engine.handle());
-    let page = format.page(&[&engine.metrics().open_metrics(), &leases, &engine.envoy().stats().open_metrics()]);
+    let ledger = ledger_collector::open_metrics(engine.ledger());
+    let pages = [&*engine.metrics().open_metrics(), &leases, &ledger, &engine.envoy().stats().open_metrics()];
+    let page = format.page(&pages);
     ([(CONTENT_TYPE, format.content_type())], page)
 }

@@ -33,7 +33,7 @@ use super::receipts::RefundOutcome;
 use super::{forward_auth, health, openapi};
 use crate::check_response::CheckResponse;
 use input::{AcquireCall, BatchCall, CheckCall};
-pub(crate) use input::{BadRequest, SubjectCall};
+pub(crate) use input::{BadRequest, CheckBody, SubjectCall, parse};
 
 /// The routes of `--http`. `guard` refuses web pages that would consume limits; forward-auth is not guarded, since a proxy sends
 /// the host and the origin of its client there. Callers that wait are answered when the server is `stopping`.

@@ -1,7 +1,9 @@
 //! Connecting to the store. A server also starts if its store does not answer, since it must work without the store anyway.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::spi::Journal;
 use tidegate::{StoreError, Timer};
 use tokio::task::JoinHandle;
 
@@ -18,10 +20,15 @@ pub(crate) struct StoreProbe(Option<JoinHandle<()>>);
 
 /// Opens the store at `url` and logs a warning for each harmful setting of its servers.
 ///
-/// Fails if the store can never be used. If it does not answer now, it is examined again until it does.
-pub(crate) async fn connect(url: &StoreUrl, arguments: &ServeArgs) -> Result<(AnyStore, StoreProbe), Failure> {
+/// Fails if the store can never be used. If it does not answer now, it is examined again until it does. The memory store writes what the
+/// ledger is to have to `journal`.
+pub(crate) async fn connect(
+    url: &StoreUrl,
+    arguments: &ServeArgs,
+    journal: Option<Arc<dyn Journal>>,
+) -> Result<(AnyStore, StoreProbe), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
-    let store = AnyStore::from_url(url, arguments.redis_options(), arguments.memory_keys).map_err(failed)?;
+    let store = AnyStore::from_url(url, arguments.redis_options(), arguments.memory_keys, journal).map_err(failed)?;
     match store.check_servers().await {
         Ok(warnings) => warn(&warnings),
         Err(error) if error.is_transient() => {

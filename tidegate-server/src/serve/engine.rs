@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tidegate::{Limiter, MemoryStore, Secret, Timer};
-use tidegate_rules::{Report, RuleFile};
+use tidegate_rules::RuleFile;
 use tidegate_tower::Handle;
 use tokio::sync::watch;
 
@@ -16,6 +16,7 @@ use super::door_gaps::log_gaps;
 use super::envoy::Envoy;
 use super::instrumented_store::InstrumentedStore;
 use super::leases::Leases;
+use super::ledger::{LedgerMeans, LedgerSetup, ServerLedger};
 use super::metrics::Metrics;
 use super::observers::Observers;
 use super::options::ServeArgs;
@@ -46,6 +47,8 @@ pub(crate) struct Engine {
     envoy: Envoy,
     status: RwLock<RulesStatus>,
     store_name: &'static str,
+    ledger: Option<ServerLedger>,
+    has_secret: bool,
     receipts: Receipts,
     leases: Leases,
     reservations: ReservationIds,
@@ -96,16 +99,23 @@ impl Engine {
             tracing::warn!(target: "tidegate::server", "{}", file.report());
         }
         log_gaps(&file, arguments.has_gateway());
-        let (store, probe) = connect(&url, arguments).await?;
-        Self::from_parts(arguments, file, store, probe, Arc::new(tokio_timer()))
+        let setup = LedgerSetup::new(arguments, &url, &file).await?;
+        let journal = setup.as_ref().and_then(LedgerSetup::journal);
+        let (store, probe) = connect(&url, arguments, journal).await?;
+        let ledger = match setup {
+            Some(setup) => Some(ServerLedger::open(setup, store.clone()).await?),
+            None => None,
+        };
+        Self::from_parts(arguments, file, store, probe, ledger, Arc::new(tokio_timer()))
     }
 
-    /// The rules of `file` on `store`, with callers that wait on `timer`.
+    /// The rules of `file` on `store` and `ledger`, with callers that wait on `timer`.
     pub(crate) fn from_parts(
         arguments: &ServeArgs,
         file: RuleFile,
         store: AnyStore,
         probe: StoreProbe,
+        ledger: Option<ServerLedger>,
         timer: Arc<dyn Timer>,
     ) -> Result<Self, Failure> {
         let (secret, files) = (arguments.secret.secret()?, arguments.tls()?);
@@ -113,6 +123,7 @@ impl Engine {
         let receipts = Receipts::new(arguments.secret.receipt_key(), is_shared);
         let receipts = receipts.map_err(|error| Failure::usage(error.to_string()))?;
         let refusals = Arc::new(RefusalLog::new(&file, secret.is_none() && is_shared));
+        let has_secret = secret.is_some();
         // Instances on a shared store need the same secret. For one process alone, nobody may compute the hash of a subject.
         let secret = secret.unwrap_or_else(|| if is_shared { Secret::public() } else { Secret::random() });
         let envoy = Envoy::open(&arguments.envoy, arguments.envoy_budget(), &secret)?;
@@ -127,6 +138,10 @@ impl Engine {
             limiter.with_fallback_store(MemoryStore::new().with_max_keys(arguments.memory_keys))
         } else {
             limiter
+        };
+        let limiter = match &ledger {
+            Some(ledger) => limiter.with_ledger(ledger.stage(&metrics)),
+            None => limiter,
         };
         let untrusted = metrics.untrusted_forwarded().clone();
         let waiting = AcquireCalls::new(arguments.waiting_bounds(), metrics.waiting().clone());
@@ -143,6 +158,8 @@ impl Engine {
             envoy,
             status: RwLock::new(RulesStatus::new(1, file)),
             store_name: if is_shared { "redis" } else { "memory" },
+            ledger,
+            has_secret,
             receipts,
             leases: Leases::new(arguments.secret.lease_key(), is_shared),
             reservations: ReservationIds::new(arguments.secret.reservation_key(), is_shared),
@@ -264,6 +281,11 @@ impl Engine {
         self.path.as_ref()
     }
 
+    /// The ledger, if there is one.
+    pub(crate) const fn ledger(&self) -> Option<&ServerLedger> {
+        self.ledger.as_ref()
+    }
+
     /// `memory` or `redis`.
     pub(crate) const fn store_name(&self) -> &'static str {
         self.store_name
@@ -292,14 +314,27 @@ impl Engine {
         before != *last_read
     }
 
+    /// Says what the server lacks for the rules of `file`.
+    fn check_ledger(&self, file: &RuleFile) -> Result<(), String> {
+        let means = LedgerMeans {
+            url: self.ledger.as_ref().map(ServerLedger::url),
+            is_store_shared: matches!(self.store.inner(), AnyStore::Redis(_)),
+            has_secret: self.has_secret,
+        };
+        means.check(file)?;
+        self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.check_journal(file))
+    }
+
     /// Reloads the rules. A file that cannot be used changes nothing; its report is returned and kept in the status.
-    pub(crate) fn reload(&self) -> Result<(), Box<Report>> {
+    pub(crate) fn reload(&self) -> Result<(), String> {
         let read = match &self.path {
             Some(path) => RuleFile::load(path),
             None => RuleFile::parse("example", start_page::EXAMPLE_RULES),
         };
+        let read = read.map_err(|report| report.to_string());
+        let usable = read.and_then(|file| self.check_ledger(&file).map(|()| file));
         let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
-        match read {
+        match usable {
             Ok(file) => {
                 self.metrics.follow(&file);
                 self.refusals.follow(&file);
@@ -310,8 +345,8 @@ impl Engine {
                 Ok(())
             }
             Err(report) => {
-                status.refused = Some(report.to_string());
-                Err(Box::new(report))
+                status.refused = Some(report.clone());
+                Err(report)
             }
         }
     }

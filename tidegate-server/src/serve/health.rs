@@ -1,6 +1,7 @@
 //! `/healthz`: the process answers. `/readyz`: the rules and the store that it decides by.
 //!
-//! A server is ready without its store, too: rules define what happens then, which needs requests to reach the server.
+//! A server is ready without its store, too: rules define what happens then, which needs requests to reach the server. It is not ready while
+//! it rebuilds, at its start, what the store has lost of quotas with a ledger.
 
 use std::sync::Arc;
 
@@ -8,18 +9,24 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate::spi::Store;
+use tidegate_ledger::LedgerErrorKind;
 use tidegate_redis::ServerState;
 
 use super::engine::{Engine, Part};
+use super::ledger::{PreparationState, ServerLedger};
+use crate::duration_text::whole_millis;
 
 pub(crate) fn router() -> Router<Arc<Engine>> {
     Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
 }
 
 async fn ready(State(engine): State<Arc<Engine>>) -> Response {
-    Json(readiness(&engine).await).into_response()
+    let readiness = readiness(&engine).await;
+    let status = if readiness["ready"] == true { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(readiness)).into_response()
 }
 
 /// Whether the server decides requests, and by which rules and store.
@@ -29,14 +36,31 @@ pub(crate) async fn readiness(engine: &Engine) -> Value {
     let servers = store.inner().servers();
     let servers: Vec<_> = servers.iter().map(server_json).collect();
     json!({
-        "ready": true,
+        "ready": engine.ledger().is_none_or(|ledger| ledger.preparation() != PreparationState::Rebuilding),
         "degraded": !reached,
         "store": { "kind": engine.store_name(), "reached": reached, "instances": store.instances(), "servers": servers },
         "rules": {
             "source": engine.rules_name(), "version": status.version, "rules": status.rules, "refused": status.refused,
         },
+        "ledger": engine.ledger().map(ledger_json),
         "envoy": { "refused": engine.part_error(Part::Envoy) },
         "tls": { "refused": engine.part_error(Part::Certificates) },
+    })
+}
+
+fn ledger_json(ledger: &ServerLedger) -> Value {
+    let stats = ledger.stats();
+    json!({
+        "url": ledger.url().to_string(),
+        "state": ledger.preparation().as_str(),
+        "reached": stats.ledger_error.is_none(),
+        "error": stats.ledger_error.map(LedgerErrorKind::as_str),
+        "lag_ms": whole_millis(stats.lag),
+        "waiting": stats.waiting,
+        "journal": stats.journal_waiting,
+        "posted": stats.entries_posted,
+        "rebuilds": stats.rebuilds,
+        "repairs_waiting": stats.repairs_waiting,
     })
 }
 

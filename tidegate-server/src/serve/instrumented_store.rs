@@ -56,6 +56,10 @@ impl InstrumentedStore {
             self.overloads.fetch_add(1, Ordering::Relaxed);
             return result;
         }
+        // The store answers. It has lost what the ledger rebuilds, and says nothing about other rules.
+        if result.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Rebuilding) {
+            return result;
+        }
         // Read first: most of the time nothing changes, and a write by every core would contend.
         if self.is_up() != result.is_ok() {
             if let Err(error) = &result {
@@ -114,5 +118,9 @@ impl Store for InstrumentedStore {
 
     fn known_denial(&self, plan: &Plan<'_>) -> Option<KnownDenial> {
         self.store.known_denial(plan)
+    }
+
+    fn ledger_generation(&self, partition: u16) -> Option<u64> {
+        self.store.ledger_generation(partition)
     }
 }

@@ -51,6 +51,7 @@ pub(crate) struct Metrics {
     latency: Family<CallLabels, Histogram>,
     errors: Family<ErrorLabels, Counter>,
     reloads: Family<OutcomeLabel, Counter>,
+    ledger_confirm: Family<OutcomeLabel, Histogram>,
     /// The counters of checks, found without building labels.
     rule_counters: RuleCounters,
     /// The durations of successful calls, by the call.
@@ -88,6 +89,7 @@ impl Metrics {
             latency: Family::default(),
             errors: Family::default(),
             reloads: Family::default(),
+            ledger_confirm: Family::default(),
             rule_counters: RuleCounters::default(),
             successful: Default::default(),
             subject_types: RwLock::default(),
@@ -130,6 +132,8 @@ impl Metrics {
         );
         registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
         registry.register("rate_limit_rule_reloads", "Attempts to reload the rules", metrics.reloads.clone());
+        let confirm = "Time that decisions under `ledger: sync` waited until they were durable";
+        registry.register("rate_limit_ledger_confirm_seconds", confirm, metrics.ledger_confirm.clone());
         let untrusted = "Requests with a forwarded address from a sender that is not trusted, by front door";
         registry.register("tidegate_untrusted_forwarded", untrusted, metrics.untrusted_forwarded.family());
         registry.register_collector(Box::new(metrics.listeners.clone()));
@@ -182,6 +186,12 @@ impl Metrics {
         };
         histogram("error").observe(duration);
         self.errors.get_or_create(&ErrorLabels { script, error_type: error.kind().as_str() }).inc();
+    }
+
+    /// Records how long a decision waited for the ledger.
+    pub(crate) fn ledger_confirmed(&self, duration: Duration, success: bool) {
+        let outcome = if success { "ok" } else { "error" };
+        self.ledger_confirm.get_or_create(&OutcomeLabel { outcome }).observe(duration);
     }
 
     pub(crate) fn reloaded(&self, success: bool) {

@@ -12,6 +12,7 @@ use super::admin::{AdminAccess, AdminTokenArgs};
 use super::bound_args::BoundArgs;
 use super::descriptors::{DescriptorPlan, raise_limit};
 use super::envoy::{EnvoyArgs, share};
+use super::ledger_args::LedgerArgs;
 use super::logging::LogArgs;
 use super::upstream_args::UpstreamArgs;
 use super::waiting::WaitingBounds;
@@ -119,6 +120,8 @@ pub struct ServeArgs {
     pub(crate) admin_tokens: AdminTokenArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) ledger: LedgerArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
     #[command(flatten)]
@@ -241,6 +244,7 @@ Examples:
   tidegate serve                                              # in memory, with an example rule
   tidegate serve --rules rules.yaml --store redis://cache:6379
   tidegate serve --rules rules.yaml --gateway 0.0.0.0:8000 --upstream http://127.0.0.1:3000
+  tidegate serve --rules billing.yaml --ledger sqlite:ledger.db  # quotas that touch money; needs TIDEGATE_SECRET
   tidegate serve --envoy-config ratelimit/config                # replaces Envoy's own server
   TIDEGATE_HTTP=0.0.0.0:8080 tidegate serve --rules rules.yaml";
 

@@ -26,8 +26,11 @@ pub(crate) fn print(server: &Server, output: &mut Output<'_>) {
     }
     output.line(format!("health        {http}/readyz"));
     output.line(format!("metrics       http://{admin}/metrics"));
-    output.line(format!("admin         http://{admin}   (tidegate status, tidegate subject)"));
+    output.line(format!("admin         http://{admin}   (tidegate status, tidegate subject, tidegate quota)"));
     output.line(format!("store         {}", engine.store_name()));
+    if let Some(ledger) = engine.ledger() {
+        output.line(format!("ledger        {}", ledger.url()));
+    }
     if let Some(folder) = engine.envoy().folder() {
         output.line(format!("for Envoy     {}", folder.display()));
     }

@@ -13,10 +13,11 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tidegate::spi::Plan;
+use tidegate::spi::{Plan, Store};
 use tidegate::{Decision, Limiter, OnFailure, OutstandingReservations, Request, StoreError};
 use tidegate_rules::{RuleFile, SubjectStatus};
 
+use super::usage::{UsageError, reset_accounts, split_ledger_checks};
 use crate::check_response::CheckResponse;
 use crate::serve::api::{BadRequest, SubjectCall, rejected};
 use crate::serve::engine::Engine;
@@ -27,9 +28,9 @@ use crate::serve::json_body::JsonBody;
 const MAX_RULES: usize = 200;
 
 /// The plans of a subject.
-struct SubjectPlans<'l> {
+pub(super) struct SubjectPlans<'l> {
     /// One for each rule that knows the subject.
-    plans: Vec<Plan<'l>>,
+    pub(super) plans: Vec<Plan<'l>>,
     incomplete: Vec<IncompleteRule>,
     /// Rules whose limit all senders share.
     shared: Vec<String>,
@@ -44,7 +45,7 @@ struct IncompleteRule {
 
 /// Shows the buckets of a subject, and what its next request would get. Consumes nothing.
 pub(super) async fn show(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
-    let call = SubjectCall::from_json(&body)?;
+    let call = SubjectCall::for_reading(&body)?;
     let ((limiter, file), request) = (engine.rules_in_force(), call.attributes.request());
     let subject = SubjectPlans::new(&limiter, &file, &request, call.rule.as_deref())?;
     Ok(match subject.show(&limiter, &request).await {
@@ -53,8 +54,8 @@ pub(super) async fn show(State(engine): State<Arc<Engine>>, JsonBody(body): Json
     })
 }
 
-/// Deletes the buckets of a subject, and writes an audit event.
-pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
+/// Deletes the buckets of a subject, and writes an audit event. A quota with a ledger is reset by an entry with author and reason.
+pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, UsageError> {
     let call = SubjectCall::from_json(&body)?;
     let ((limiter, file), request) = (engine.rules_in_force(), call.attributes.request());
     let subject = SubjectPlans::new(&limiter, &file, &request, call.rule.as_deref())?;
@@ -62,12 +63,20 @@ pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): Jso
         return Ok(nothing_to_reset(&subject));
     }
     let (rules, subjects) = (subject.rules(), subject.digits(&engine));
-    let result = subject.reset(&limiter).await;
+    let (accounts, others) = split_ledger_checks(&subject.plans);
     let (rule_list, subject_list) = (rules.join(" "), subjects.join(" "));
-    match result {
+    let author = call.author.as_deref().unwrap_or_default();
+    if let Some(ledger) = engine.ledger().filter(|_| !accounts.is_empty()) {
+        let (Some(author), Some(reason)) = (call.author.as_deref(), call.reason.as_deref()) else {
+            let message = "a quota with a ledger is reset by an entry of the ledger: send `author` and `reason`, or name another `rule`";
+            return Err(BadRequest::new(message).into());
+        };
+        reset_accounts(ledger, &accounts, author, reason).await?;
+    }
+    match limiter.store().forget(&others).await {
         Ok(()) => {
             tracing::info!(
-                target: "tidegate::audit", rules = rule_list, subjects = subject_list, "subject reset by an administrator"
+                target: "tidegate::audit", rules = rule_list, subjects = subject_list, author, "subject reset by an administrator"
             );
             let SubjectPlans { incomplete, shared, .. } = subject;
             Ok(Json(json!({ "reset": rules, "incomplete": incomplete, "shared": shared })).into_response())
@@ -83,7 +92,7 @@ pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): Jso
 
 impl<'l> SubjectPlans<'l> {
     /// The plans of the subject of `request` under every rule, or under the one that is named.
-    fn new(
+    pub(super) fn new(
         limiter: &'l Limiter<InstrumentedStore>,
         file: &RuleFile,
         request: &Request<'_>,
@@ -127,13 +136,6 @@ impl<'l> SubjectPlans<'l> {
         let next = peek(limiter, &next).await?;
         let Self { incomplete, shared, .. } = self;
         Ok(json!({ "next": CheckResponse::new(&next), "buckets": buckets, "incomplete": incomplete, "shared": shared }))
-    }
-
-    async fn reset(&self, limiter: &Limiter<InstrumentedStore>) -> Result<(), StoreError> {
-        for plan in &self.plans {
-            limiter.forget_plan(plan).await?;
-        }
-        Ok(())
     }
 
     /// The ids of the rules that know the subject.

@@ -77,15 +77,19 @@ pub(crate) struct SubjectCall {
     pub(crate) attributes: SampleAttributes,
     /// The only rule to look at, if one is named.
     pub(crate) rule: Option<String>,
+    /// Who resets it, and why. Only quotas with a ledger need it.
+    pub(crate) author: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 /// Why a call cannot be understood; answered with 400.
 #[derive(Debug)]
 pub(crate) struct BadRequest(String);
 
-#[derive(Deserialize)]
+/// A request in a body.
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CheckBody {
+pub(crate) struct CheckBody {
     method: Option<String>,
     path: Option<String>,
     host: Option<String>,
@@ -145,6 +149,10 @@ struct BatchBody {
 struct SubjectBody {
     request: CheckBody,
     rule: Option<String>,
+    /// Only in a call of `/v1/subjects/reset`.
+    author: Option<String>,
+    /// Likewise.
+    reason: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -294,14 +302,43 @@ impl BatchCall {
     }
 }
 
-impl SubjectCall {
-    pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        let SubjectBody { request, rule } = parse(body)?;
-        let CheckCall { attributes, peek, receipt } = CheckCall::from_body(request)?;
+impl CheckBody {
+    /// The attributes of a request that describes a subject.
+    pub(crate) fn into_subject(self) -> Result<SampleAttributes, BadRequest> {
+        let CheckCall { attributes, peek, receipt } = CheckCall::from_body(self)?;
         if peek || receipt {
             return Err(BadRequest::new("request: `peek` and `receipt` have no effect here; leave them out"));
         }
-        Ok(Self { attributes, rule })
+        Ok(attributes)
+    }
+
+    /// The tenant, if nothing else is known.
+    pub(crate) fn only_tenant(&self) -> Option<String> {
+        let Self { method, path, host, headers, ip, tenant, action, attributes, body, .. } = self;
+        let others = [method, path, host, ip, action, body];
+        let is_only = others.iter().all(|text| text.is_none()) && headers.0.is_empty() && attributes.0.is_empty();
+        tenant.clone().filter(|_| is_only)
+    }
+
+    /// A request of which only the tenant is known.
+    pub(crate) fn for_tenant(tenant: String) -> Self {
+        Self { tenant: Some(tenant), ..Self::default() }
+    }
+}
+
+impl SubjectCall {
+    pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
+        let SubjectBody { request, rule, author, reason } = parse(body)?;
+        Ok(Self { attributes: request.into_subject()?, rule, author, reason })
+    }
+
+    /// A call that changes nothing, so it has no author.
+    pub(crate) fn for_reading(body: &[u8]) -> Result<Self, BadRequest> {
+        let call = Self::from_json(body)?;
+        if call.author.is_some() || call.reason.is_some() {
+            return Err(BadRequest::new("`author` and `reason` have no effect here; leave them out"));
+        }
+        Ok(call)
     }
 }
 
@@ -310,7 +347,8 @@ pub(crate) fn receipt(body: &[u8]) -> Result<String, BadRequest> {
     parse(body).map(|body: RefundBody| body.receipt)
 }
 
-fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadRequest> {
+/// Parses a body. The error quotes no value.
+pub(crate) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadRequest> {
     serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         // serde's message may quote a value, so only the kind of error is reported.

@@ -69,7 +69,7 @@ impl Api {
     fn on_store(line: &str, rules: impl IntoIterator<Item = Rule>, store: AnyStore, clock: ManualClock) -> Self {
         let file = RuleFile::parse("rules.yaml", "version: 1\nrules: []\n").unwrap();
         let timer = Arc::new(clock.clone());
-        let engine = Engine::from_parts(&arguments(line), file, store, StoreProbe::default(), timer);
+        let engine = Engine::from_parts(&arguments(line), file, store, StoreProbe::default(), None, timer);
         let engine = Arc::new(engine.unwrap_or_else(|_| panic!("{line}: the engine does not open")));
         let (stop, stopping) = watch::channel(false);
         let guard = BrowserGuard::new(SocketAddr::from(([127, 0, 0, 1], 8080)));

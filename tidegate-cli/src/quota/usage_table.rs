@@ -1,0 +1,154 @@
+//! The tables of `tidegate quota`: usage with a bar, and differences between store and ledger.
+
+use serde_json::Value;
+use tidegate_server::command::{Output, Style};
+
+/// Characters of a full bar.
+const BAR_WIDTH: usize = 20;
+
+/// The share of a limit from which on a row is marked as near it, in percent.
+const NEAR_PERCENT: u64 = 80;
+
+/// A cell with its emphasis.
+type Cell = (String, Option<Style>);
+
+pub(super) fn print_usage(rows: &[Value], output: &mut Output<'_>) {
+    let cells: Vec<Vec<Cell>> = rows.iter().map(usage_cells).collect();
+    print_table(&["tenant", "rule", "period", "used", "of", "", ""], &cells, output);
+}
+
+pub(super) fn print_differences(rows: &[Value], output: &mut Output<'_>) {
+    if rows.is_empty() {
+        return;
+    }
+    let units = |units: &Value| {
+        let debt = number(&units["debt"]);
+        let debt = if debt > 0 { format!(", {debt} of it debt") } else { String::new() };
+        format!("{}{debt}", number(&units["used"]))
+    };
+    let cells = rows.iter().map(|row| {
+        let cells = [account(row), rule(row), label(row), units(&row["store"]), units(&row["ledger"])];
+        cells.map(|text| (text, None)).to_vec()
+    });
+    print_table(&["tenant", "rule", "period", "store has", "ledger has"], &cells.collect::<Vec<_>>(), output);
+    output.line("");
+}
+
+fn usage_cells(row: &Value) -> Vec<Cell> {
+    let (used, limit, debt) = (number(&row["used"]), number(&row["limit"]), number(&row["debt"]));
+    let percent = if limit == 0 { 100 } else { used.saturating_mul(100) / limit };
+    let (style, remark) = match (debt, percent) {
+        (1.., _) => (Style::Bad, format!("{debt} debt")),
+        (0, 100..) => (Style::Bad, "used up".to_owned()),
+        (0, NEAR_PERCENT..) => (Style::Caution, "near".to_owned()),
+        _ => (Style::Good, String::new()),
+    };
+    vec![
+        (account(row), None),
+        (rule(row), None),
+        (label(row), None),
+        (used.to_string(), None),
+        (limit.to_string(), None),
+        (format!("{} {percent:>3} %", bar(used, limit)), Some(style)),
+        (remark, Some(style)),
+    ]
+}
+
+/// A bar of the used part. Something used is never an empty bar, and something left never a full one.
+fn bar(used: u64, limit: u64) -> String {
+    let full = if limit == 0 { BAR_WIDTH } else { (used.saturating_mul(BAR_WIDTH as u64) / limit) as usize };
+    let full = full.min(BAR_WIDTH).max(usize::from(used > 0));
+    format!("{}{}", "█".repeat(full), "░".repeat(BAR_WIDTH - full))
+}
+
+/// The tenant, or the first digits of the subject's hash.
+fn account(row: &Value) -> String {
+    match row["tenant"].as_str() {
+        Some(name) => printable(name),
+        None => format!("#{}", row["subject"].as_str().unwrap_or_default().get(..12).unwrap_or_default()),
+    }
+}
+
+/// Names are texts of clients, which must not control the terminal.
+fn printable(name: &str) -> String {
+    name.chars().map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
+}
+
+fn rule(row: &Value) -> String {
+    let (rule, limit) = (row["rule"].as_str().unwrap_or_default(), row["limit_name"].as_str().unwrap_or_default());
+    if limit.is_empty() { rule.to_owned() } else { format!("{rule}.{limit}") }
+}
+
+fn label(row: &Value) -> String {
+    row["period"].as_str().unwrap_or_default().to_owned()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+fn print_table(headings: &[&str], rows: &[Vec<Cell>], output: &mut Output<'_>) {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].0.chars().count());
+        cells.chain([headings[column].len()]).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let line =
+        headings.iter().zip(&widths).map(|(text, width)| format!("{text:width$}")).collect::<Vec<_>>().join("  ");
+    let line = output.styled(Style::Dim, line.trim_end());
+    output.line(line);
+    for row in rows {
+        let mut line = String::new();
+        for (index, ((text, style), width)) in row.iter().zip(&widths).enumerate() {
+            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let padding = " ".repeat(width - text.chars().count());
+            let shown = style.map_or_else(|| text.clone(), |style| output.styled(style, text));
+            line.push_str(if index > 0 { "  " } else { "" });
+            line.push_str(&if is_number { format!("{padding}{shown}") } else { format!("{shown}{padding}") });
+        }
+        output.line(line.trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn printed(rows: &[Value]) -> String {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        print_usage(rows, &mut Output::new(&mut out, &mut err));
+        String::from_utf8(out).unwrap()
+    }
+
+    fn row(used: u64, debt: u64) -> Value {
+        json!({
+            "tenant": "acme", "rule": "exports", "limit_name": "day", "period": "2026-03-29", "used": used, "limit": 1000,
+            "debt": debt, "subject": "5b0c63d1ffff00005b0c63d1ffff0000",
+        })
+    }
+
+    #[test]
+    fn a_row_has_a_bar_and_marks_what_is_near_used_up_or_owed() {
+        let text = printed(&[row(0, 0), row(1, 0), row(800, 0), row(999, 0), row(1000, 0), row(1250, 250)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), ["tenant", "rule", "period", "used", "of"]);
+        assert_eq!(lines[1], "acme    exports.day  2026-03-29     0  1000  ░░░░░░░░░░░░░░░░░░░░   0 %");
+        assert!(lines[2].contains("█░░░░░░░░░░░░░░░░░░░   0 %"), "{text}");
+        assert!(lines[3].ends_with("████████████████░░░░  80 %  near"), "{text}");
+        assert!(lines[4].ends_with("███████████████████░  99 %  near"), "{text}");
+        assert!(lines[5].ends_with("████████████████████ 100 %  used up"), "{text}");
+        assert!(lines[6].ends_with("████████████████████ 125 %  250 debt"), "{text}");
+    }
+
+    #[test]
+    fn a_tenant_without_a_name_is_shown_by_its_hash_and_no_name_controls_the_terminal() {
+        let mut hostile = row(1, 0);
+        hostile["tenant"] = "a\u{1b}[31m".into();
+        let mut nameless = row(1, 0);
+        nameless["tenant"] = Value::Null;
+        let text = printed(&[hostile, nameless]);
+        assert!(text.contains("#5b0c63d1ffff") && !text.contains('\u{1b}'), "{text}");
+    }
+}

@@ -1,0 +1,84 @@
+//! `/v1/usage/corrections`: adds or takes back units, as an entry with author and reason.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate::{Clock, SystemClock};
+use tidegate_ledger::{Correction, PeriodPoint, UsageQuery};
+
+use super::accounts::{Account, choose, flush, repair, split_ledger_checks};
+use super::period_text::period_index;
+use super::rows::row_json;
+use super::{UsageError, ledger_of};
+use crate::serve::admin::subjects::SubjectPlans;
+use crate::serve::api::{BadRequest, CheckBody, parse};
+use crate::serve::engine::Engine;
+use crate::serve::json_body::JsonBody;
+use crate::serve::ledger::ServerLedger;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CorrectionBody {
+    request: Option<CheckBody>,
+    tenant: Option<String>,
+    rule: String,
+    limit_name: Option<String>,
+    amount: i64,
+    reason: String,
+    author: String,
+    period: Option<String>,
+    idempotency_key: Option<String>,
+}
+
+pub(super) async fn correct(
+    State(engine): State<Arc<Engine>>,
+    JsonBody(body): JsonBody,
+) -> Result<Response, UsageError> {
+    let CorrectionBody { request, tenant, rule, limit_name, amount, reason, author, period, idempotency_key } =
+        parse(&body)?;
+    let ledger = ledger_of(&engine)?;
+    let request = match (tenant, request) {
+        (Some(tenant), None) => CheckBody::for_tenant(tenant),
+        (None, Some(request)) => request,
+        _ => return Err(BadRequest::new("send either `tenant` or `request`, which identifies the subject").into()),
+    };
+    let account = {
+        let (limiter, file) = engine.rules_in_force();
+        let attributes = request.into_subject()?;
+        let request = attributes.request();
+        let subject = SubjectPlans::new(&limiter, &file, &request, Some(&rule))?;
+        choose(split_ledger_checks(&subject.plans).0, limit_name.as_deref())?
+    };
+    let now = SystemClock::new().now();
+    let index = match &period {
+        None => account.periods.bounds_at(now).index,
+        Some(text) => period_index(account.periods.period(), text)
+            .ok_or_else(|| BadRequest::new("period: this must be a date such as 2026-03 or 2026-03-29"))?,
+    };
+    let correction = Correction::new(account.key.clone(), amount, &author, &reason, now);
+    let mut correction = correction.with_period(index).with_hard_limit(account.hard_limit);
+    correction.idempotency_key = idempotency_key;
+    // Otherwise a correction of what was consumed a moment ago might be refused as below zero.
+    flush(ledger, std::slice::from_ref(&account.key)).await?;
+    ledger.ledger().correct(&correction).await?;
+    let repaired = repair(ledger, std::slice::from_ref(&account.key)).await;
+    let digits = engine.refusals().digits(account.key.subject);
+    tracing::info!(
+        target: "tidegate::audit", rule, subject = digits, amount, author, reason, "quota corrected by an administrator"
+    );
+    Ok(Json(json!({ "repaired": repaired, "usage": usage_of(ledger, &account, index).await? })).into_response())
+}
+
+/// What an account has consumed in a period.
+async fn usage_of(ledger: &ServerLedger, account: &Account, index: u64) -> Result<Value, UsageError> {
+    let mut query = UsageQuery::default();
+    query.subject = Some(account.key.subject);
+    query.period = Some(account.periods.period());
+    (query.from, query.to) = (Some(PeriodPoint::Index(index)), Some(PeriodPoint::Index(index)));
+    let rows = ledger.ledger().usage(&query).await?;
+    Ok(rows.iter().find(|row| row.key.stem == account.key.stem).map_or(Value::Null, row_json))
+}

@@ -1,0 +1,50 @@
+//! What rules with a ledger need of a server. It is checked at the start, and before rules are reloaded.
+
+use tidegate::{OnFailure, Rule, RuleMode};
+use tidegate_ledger::LedgerUrl;
+use tidegate_rules::RuleFile;
+
+/// What a server has for rules with a ledger.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LedgerMeans<'a> {
+    pub(crate) url: Option<&'a LedgerUrl>,
+    pub(crate) is_store_shared: bool,
+    pub(crate) has_secret: bool,
+}
+
+impl LedgerMeans<'_> {
+    /// Says what is missing for the rules of `file`, and what to write.
+    pub(crate) fn check(self, file: &RuleFile) -> Result<(), String> {
+        match (self.url, ledger_rules(file).next()) {
+            (None, Some(rule)) => Err(format!(
+                "rule `{}` has a ledger, and the server has none: add --ledger sqlite:FILE for a single instance, or --ledger \
+                 postgres://USER:PASSWORD@HOST/DATABASE for several",
+                rule.id()
+            )),
+            (None, None) => Ok(()),
+            (Some(_), _) if !self.has_secret => Err(
+                "--ledger needs TIDEGATE_SECRET: accounts are found by a hash with that secret, so with another one at the next start \
+                 every tenant would begin again at nothing; set it to the output of `openssl rand -hex 16`, keep it, and use the same on \
+                 all instances"
+                    .to_owned(),
+            ),
+            (Some(url), Some(rule)) if self.is_store_shared && !url.is_shared() => Err(format!(
+                "rule `{}` has a ledger, and --store is shared by several instances: each of them would write to a SQLite file of its \
+                 own, and none would know all that was consumed; use --ledger postgres://USER:PASSWORD@HOST/DATABASE, or --store memory:",
+                rule.id()
+            )),
+            (Some(_), _) => Ok(()),
+        }
+    }
+}
+
+/// The rules of a file that have a ledger.
+pub(crate) fn ledger_rules(file: &RuleFile) -> impl Iterator<Item = &Rule> {
+    let rules = file.ids().filter_map(|id| file.rules().rule(id));
+    rules.filter(|rule| rule.ledger().is_some() && rule.mode() != RuleMode::Shadow)
+}
+
+/// The first rule with a ledger that admits requests while the store fails, which needs a journal.
+pub(crate) fn admits_without_store(file: &RuleFile) -> Option<&Rule> {
+    ledger_rules(file).find(|rule| rule.on_failure() != OnFailure::Closed)
+}
