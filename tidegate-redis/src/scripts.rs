@@ -12,7 +12,7 @@ use crate::outbox::MAX_OUTBOX_ENTRIES;
 
 const DECIDE_ONE: &str = include_str!("scripts/decide_one.lua");
 const DECIDE_ANONYMOUS: &str = include_str!("scripts/decide_anonymous.lua");
-const DECIDE_BATCH: &str = include_str!("scripts/decide_batch.lua");
+const DECIDE_BATCH: &str = concat!(include_str!("scripts/decide_batch.lua"), include_str!("scripts/decide_plans.lua"));
 const TIME: &str = include_str!("scripts/time.lua");
 const ADJUST: &str = include_str!("scripts/adjust.lua");
 const HEARTBEAT: &str = include_str!("scripts/heartbeat.lua");
