@@ -1,0 +1,247 @@
+//! `LedgerService`: moves entries from the outboxes of a store into the ledger, confirms them, and restores what the store has lost.
+//!
+//! ```text
+//! flush_queue ──▶ flusher          outboxes ──▶ ledger ──▶ who waits
+//! journal_queue                    what was admitted without the store ──▶ ledger ──▶ store
+//! restore_queue ──▶ restore        ledger ──▶ partitions and accounts of the store
+//! reconcile                        differences between both
+//! ```
+//!
+//! These hold whatever fails, and whenever:
+//!
+//! - An entry leaves an outbox or the journal only after it is durable in the ledger, and it counts once, by its id. So several services may read
+//!   one outbox, and a service may die at any point.
+//! - A caller is confirmed only by a flush that began after its decision, read the generation of its decision, posted everything that was in
+//!   the outbox at that time, and was committed. If the generation is another one, the caller gets an error.
+//! - A failed read fails those who wait for that partition. A failed post fails those it was for, and those who would have to wait for the
+//!   next attempt, which is made later. Whoever comes while the ledger is unavailable gets the error at once. The next flush starts afresh.
+//! - Nobody is woken twice, and a caller that goes away changes nothing.
+//! - Entries of a generation that was replaced before they were posted are missing in the rebuilt state: their accounts are repaired.
+//! - Memory is bounded by the callers that wait, the batches of one round, and the accounts that were posted since their partition was
+//!   read last or wait for a repair.
+//!
+//! Only accounts that wait for a repair after a change of generation are forgotten when the process ends; a reconciliation finds them. Those of
+//! journaled entries are not.
+
+mod account_names;
+mod breaker;
+mod error;
+mod flush_queue;
+mod flusher;
+mod journal_queue;
+mod maintenance;
+mod options;
+mod reconcile;
+mod restore;
+mod restore_queue;
+mod shared;
+mod stats;
+mod timer;
+mod unverified_posts;
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub use error::ServiceError;
+use flusher::Flusher;
+use futures_util::StreamExt;
+use futures_util::future::try_join_all;
+pub use options::ServiceOptions;
+pub use reconcile::{AccountUnits, Difference, ReconcileReport};
+pub use restore::RepairReport;
+use shared::Shared;
+pub use stats::ServiceStats;
+use tidegate::spi::{AccountKey, BoxFuture, LedgerStage, Outbox, OutboxEntry, PARTITIONS};
+use tidegate::{StoreError, StoreErrorKind};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::{Ledger, LedgerError, LedgerErrorKind};
+
+/// Moves entries from the outboxes of a store into the ledger, and restores what the store has lost. Clones share the tasks, which end with
+/// [`shutdown`](Self::shutdown) or with the last clone.
+pub struct LedgerService<O> {
+    shared: Arc<Shared<O>>,
+    tasks: Arc<Tasks>,
+}
+
+/// The tasks of a service. They are aborted when this is dropped: whatever is not done then is done by another instance, or after a restart.
+#[derive(Debug)]
+struct Tasks(Mutex<Vec<JoinHandle<()>>>);
+
+/// What [`LedgerService::prepare`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PrepareReport {
+    /// Entries of the journal that were posted.
+    pub replayed: u64,
+    /// Partitions that were rebuilt.
+    pub rebuilt: u64,
+}
+
+/// Start and end
+impl<O: Outbox + 'static> LedgerService<O> {
+    /// Starts the tasks. Fails if a setting is invalid, or if there is no tokio runtime.
+    pub fn start(ledger: Ledger, store: O, options: ServiceOptions) -> Result<Self, LedgerError> {
+        options.validate()?;
+        let no_runtime = |_| LedgerError::new(LedgerErrorKind::Unexpected, "the ledger service needs a tokio runtime");
+        let runtime = Handle::try_current().map_err(no_runtime)?;
+        let shared = Arc::new(Shared::new(ledger, store, options));
+        let [journal, restores, expiry, names] = [(); 4].map(|()| shared.clone());
+        let tasks = vec![
+            runtime.spawn(Flusher::new(shared.clone()).run()),
+            runtime.spawn(async move { journal.run_journal().await }),
+            runtime.spawn(async move { restores.run_restores().await }),
+            runtime.spawn(async move { expiry.run_expiry().await }),
+            runtime.spawn(async move { names.run_names().await }),
+        ];
+        Ok(Self { shared, tasks: Arc::new(Tasks(Mutex::new(tasks))) })
+    }
+
+    /// Brings the store up to the ledger, before the first request: posts what is left in the journal and in the outboxes, and rebuilds
+    /// partitions that the store has lost.
+    pub async fn prepare(&self) -> Result<PrepareReport, ServiceError> {
+        let shared = &*self.shared;
+        let mut report = PrepareReport { replayed: shared.post_journaled().await?, rebuilt: 0 };
+        let rebuilds = futures_util::stream::iter(0..PARTITIONS).map(|partition| async move {
+            match shared.drain(partition).await? {
+                Some(drained) if drained.generation.is_none() => shared.rebuild(partition).await,
+                _ => Ok::<bool, ServiceError>(false),
+            }
+        });
+        let mut rebuilds = rebuilds.buffer_unordered(shared.options.concurrency).enumerate();
+        while let Some((index, rebuilt)) = rebuilds.next().await {
+            report.rebuilt += u64::from(rebuilt?);
+            let ready = index + 1;
+            if report.rebuilt > 0 && ready % 256 == 0 {
+                tracing::info!(target: "tidegate::ledger", ready, rebuilt = report.rebuilt, "partitions are rebuilt from the ledger");
+            }
+        }
+        Ok(report)
+    }
+
+    /// Waits until everything that is in the outboxes and in the journal now is in the ledger.
+    pub async fn flush_all(&self) -> Result<(), ServiceError> {
+        self.shared.post_journaled().await?;
+        let results = self.shared.queue.join((0..PARTITIONS).map(|partition| (partition, None)));
+        for result in try_join_all(results).await.map_err(|_| error::stopped())? {
+            result?;
+        }
+        self.shared.send_names().await;
+        Ok(())
+    }
+
+    /// Flushes everything once more and ends the tasks, each for at most `limit`. What is not flushed stays in the outboxes and in the journal.
+    pub async fn shutdown(&self, limit: Duration) -> Result<(), ServiceError> {
+        let flushed = timer::timeout(limit, self.flush_all()).await.unwrap_or(Err(ServiceError::TimedOut));
+        self.shared.stop.send_replace(true);
+        self.shared.queue.close();
+        let tasks = std::mem::take(&mut *self.tasks.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let aborts: Vec<_> = tasks.iter().map(JoinHandle::abort_handle).collect();
+        if timer::timeout(limit, futures_util::future::join_all(tasks)).await.is_none() {
+            aborts.iter().for_each(tokio::task::AbortHandle::abort);
+        }
+        self.shared.journal.sync()?;
+        flushed
+    }
+}
+
+/// Comparing and correcting
+impl<O: Outbox + 'static> LedgerService<O> {
+    /// Sets the states of these accounts in the store to those of the ledger.
+    pub async fn repair(&self, keys: &[AccountKey]) -> Result<RepairReport, ServiceError> {
+        self.shared.repair(keys).await
+    }
+
+    /// Compares all accounts of the ledger with the store, and with `apply` sets those that differ to what the ledger says. Fails with
+    /// [`LedgerErrorKind::Busy`] while another reconciliation of the ledger runs. Accounts that only the store has are not found, and
+    /// reservations are not compared.
+    pub async fn reconcile(&self, apply: bool) -> Result<ReconcileReport, ServiceError> {
+        self.shared.reconcile(apply).await
+    }
+
+    /// Records reservations that ran out. A task does this at intervals.
+    pub async fn expire_reservations(&self) -> Result<u64, LedgerError> {
+        self.shared.expire_reservations().await
+    }
+
+    /// What was done and what waits.
+    pub fn stats(&self) -> ServiceStats {
+        let (shared, counters) = (&*self.shared, &self.shared.counters);
+        let oldest_at = [counters.oldest_at(), shared.journal.oldest_at()].into_iter().flatten().min();
+        ServiceStats {
+            entries_posted: counters.posted.load(Ordering::Relaxed),
+            entries_repeated: counters.repeated.load(Ordering::Relaxed),
+            posts: counters.posts.load(Ordering::Relaxed),
+            lag: oldest_at.map_or(Duration::ZERO, |oldest_at| shared.options.clock.now().since(oldest_at)),
+            waiting: counters.waiting(),
+            journal_waiting: shared.journal.entries(),
+            rebuilds: counters.rebuilds.load(Ordering::Relaxed),
+            repairs: counters.repairs.load(Ordering::Relaxed),
+            repairs_waiting: shared.restore.repairs_waiting(),
+            differences: counters.differences.load(Ordering::Relaxed),
+            ledger_error: shared.ledger_error().map(|error| error.kind()),
+        }
+    }
+
+    /// The ledger.
+    pub fn ledger(&self) -> &Ledger {
+        &self.shared.ledger
+    }
+}
+
+impl<O: Outbox + 'static> LedgerStage for LedgerService<O> {
+    fn confirm(&self, partitions: Vec<(u16, u64)>) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            let (shared, budget) = (&*self.shared, self.shared.options.budget);
+            if partitions.is_empty() {
+                return Ok(());
+            }
+            if let Some(error) = shared.ledger_error() {
+                return Err(error::unconfirmed(&error));
+            }
+            // Those before have waited for their whole budget in vain, so this one does not begin to.
+            if shared.queue.is_slower_than(budget, timer::now()) {
+                return Err(error::too_slow());
+            }
+            let wanted = partitions.into_iter().map(|(partition, generation)| (partition, Some(generation)));
+            let results = shared.queue.join(wanted);
+            let results = timer::timeout(budget, try_join_all(results)).await.ok_or_else(error::too_slow)?;
+            results.map_err(|_| error::stopped())?.into_iter().collect()
+        })
+    }
+
+    fn journal(&self, entries: Vec<OutboxEntry>) -> Result<(), StoreError> {
+        if entries.iter().any(|entry| entry.id.partition >= PARTITIONS) {
+            return Err(StoreError::new(StoreErrorKind::Unexpected, "an entry has no partition"));
+        }
+        self.shared.journal.append(entries)
+    }
+
+    fn name_account(&self, account: AccountKey, name: &str) {
+        self.shared.names.learn(account, name);
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl<O> Clone for LedgerService<O> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), tasks: self.tasks.clone() }
+    }
+}
+
+impl<O> fmt::Debug for LedgerService<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LedgerService").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! `FlushQueue`: the partitions that the next flush reads, and who waits for it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate::StoreError;
+use tidegate::spi::OutboxBatch;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::error;
+
+/// The partitions that the next flush reads, and who waits for it. A caller that comes while a flush is under way shares the next one.
+#[derive(Debug, Default)]
+pub(super) struct FlushQueue {
+    wanted: Mutex<WantedPartitions>,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct WantedPartitions {
+    waiters: BTreeMap<u16, Vec<Waiter>>,
+    /// When the flush that is under way began.
+    flush_began_at: Option<Instant>,
+    is_closed: bool,
+}
+
+/// Somebody who waits until the outbox of a partition is in the ledger. Whether they still wait does not matter.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    /// The generation under which the entries were written. `None` if any will do.
+    generation: Option<u64>,
+    /// Entries that were in the outbox at the first read and were not read yet. `None` before the first read.
+    remaining: Option<u64>,
+    result: oneshot::Sender<Result<(), StoreError>>,
+}
+
+pub(super) type WaitResult = oneshot::Receiver<Result<(), StoreError>>;
+
+impl FlushQueue {
+    /// Lets the next flush read these partitions. It does not start one.
+    pub(super) fn want(&self, partitions: impl IntoIterator<Item = u16>) {
+        let mut wanted = self.lock();
+        for partition in partitions {
+            wanted.waiters.entry(partition).or_default();
+        }
+    }
+
+    /// Waits for the flush that begins next, and starts it.
+    pub(super) fn join(&self, partitions: impl IntoIterator<Item = (u16, Option<u64>)>) -> Vec<WaitResult> {
+        let mut wanted = self.lock();
+        let mut results = Vec::new();
+        for (partition, generation) in partitions {
+            let (sender, receiver) = oneshot::channel();
+            // If it is dropped, the receiver gets an error.
+            if !wanted.is_closed {
+                let waiter = Waiter { generation, remaining: None, result: sender };
+                wanted.waiters.entry(partition).or_default().push(waiter);
+            }
+            results.push(receiver);
+        }
+        drop(wanted);
+        self.wake.notify_one();
+        results
+    }
+
+    /// Puts a partition back that was not read, or not to its end, and starts the next flush.
+    pub(super) fn put_back(&self, partition: u16, waiters: Vec<Waiter>) {
+        self.lock().waiters.entry(partition).or_default().extend(waiters);
+        self.wake.notify_one();
+    }
+
+    /// Takes everything at the start of a flush.
+    pub(super) fn begin(&self, now: Instant) -> BTreeMap<u16, Vec<Waiter>> {
+        let mut wanted = self.lock();
+        wanted.flush_began_at = Some(now);
+        std::mem::take(&mut wanted.waiters)
+    }
+
+    /// Records the end of a flush.
+    pub(super) fn end(&self) {
+        self.lock().flush_began_at = None;
+    }
+
+    /// Whether the flush that is under way takes longer than `limit`.
+    pub(super) fn is_slower_than(&self, limit: Duration, now: Instant) -> bool {
+        self.lock().flush_began_at.is_some_and(|began_at| now.saturating_duration_since(began_at) > limit)
+    }
+
+    /// Fails everybody who waits for the next flush. The partitions stay wanted.
+    pub(super) fn fail_waiters(&self, error: &StoreError) {
+        let waiters: Vec<Waiter> = self.lock().waiters.values_mut().flat_map(std::mem::take).collect();
+        Waiter::fail_all(waiters, error);
+    }
+
+    /// Fails everybody who waits, now and later.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.fail_waiters(&error::stopped());
+    }
+
+    /// Waits until a flush was asked for.
+    pub(super) async fn wait(&self) {
+        self.wake.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WantedPartitions> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Waiter ===
+
+impl Waiter {
+    /// Whether entries of this generation are what it waits for.
+    pub(super) fn accepts(&self, generation: Option<u64>) -> bool {
+        self.generation.is_none() || self.generation == generation
+    }
+
+    /// Records that the next entries of the outbox were read. Returns whether that was the rest of what was there at the first read.
+    ///
+    /// Entries leave an outbox oldest first and only when they are in the ledger. So after `remaining` more were read, all that were there
+    /// at the first read are either read or gone.
+    pub(super) fn record_read(&mut self, batch: &OutboxBatch, max: usize) -> bool {
+        let read = batch.entries.len();
+        let remaining = match self.remaining {
+            None => batch.waiting,
+            Some(remaining) => remaining.saturating_sub(read as u64),
+        };
+        let remaining = if read < max { 0 } else { remaining };
+        self.remaining = Some(remaining);
+        remaining == 0
+    }
+
+    pub(super) fn succeed(self) {
+        let _ = self.result.send(Ok(()));
+    }
+
+    pub(super) fn fail(self, error: &StoreError) {
+        let _ = self.result.send(Err(error.clone()));
+    }
+
+    pub(super) fn fail_all(waiters: impl IntoIterator<Item = Self>, error: &StoreError) {
+        waiters.into_iter().for_each(|waiter| waiter.fail(error));
+    }
+}

@@ -1,0 +1,250 @@
+//! `Flusher`: the task that moves entries from outboxes into the ledger, in rounds.
+//!
+//! ```text
+//! wanted partitions ──▶ acknowledge what the last round posted, then read (several at once) ──▶ one post ──▶ wake who waits
+//! ```
+//!
+//! A round reads at most one batch of each partition, and stops reading after [`MAX_ROUND_BATCHES`] batches in total. Partitions that have more, or
+//! were not reached, are in the next round, with those that became wanted meanwhile. So a long outbox delays others by one round only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::StreamExt;
+use tidegate::spi::{EntryId, Outbox, OutboxBatch, OutboxEntry, PARTITIONS};
+
+use super::error::{ServiceError, lost, too_slow, unconfirmed};
+use super::flush_queue::Waiter;
+use super::shared::Shared;
+use super::timer;
+use crate::{LedgerError, LedgerErrorKind};
+
+/// Full batches that are read in a round.
+const MAX_ROUND_BATCHES: usize = 8;
+
+/// Moves entries from outboxes into the ledger.
+pub(super) struct Flusher<O> {
+    shared: Arc<Shared<O>>,
+    /// Entries that are in the ledger, and in their outboxes, too.
+    acknowledgements: BTreeMap<u16, Vec<EntryId>>,
+    /// Partitions whose last call to the store failed.
+    failing: BTreeSet<u16>,
+    /// Partitions with an entry that the ledger refuses.
+    refused: BTreeSet<u16>,
+    /// The partition that the next round begins with.
+    next: u16,
+    /// The partition that the sweep reads next.
+    swept: u16,
+}
+
+/// What became of a partition in a round.
+struct Visit {
+    partition: u16,
+    /// `None` if it is here for its acknowledgements only.
+    waiters: Option<Vec<Waiter>>,
+    /// `None` if it was not read.
+    batch: Result<Option<OutboxBatch>, ServiceError>,
+}
+
+/// A partition that was read.
+struct ReadPartition {
+    partition: u16,
+    waiters: Vec<Waiter>,
+    batch: OutboxBatch,
+}
+
+impl<O: Outbox + 'static> Flusher<O> {
+    pub(super) fn new(shared: Arc<Shared<O>>) -> Self {
+        let (failing, refused) = (BTreeSet::new(), BTreeSet::new());
+        Self { shared, acknowledgements: BTreeMap::new(), failing, refused, next: 0, swept: 0 }
+    }
+
+    /// Runs until the service is stopped and everything that was posted is acknowledged.
+    pub(super) async fn run(mut self) {
+        let shared = self.shared.clone();
+        let mut ticks = timer::interval(shared.options.flush_interval);
+        loop {
+            if self.acknowledgements.is_empty() {
+                let retry_at = shared.retry_at();
+                let goes_on = shared.goes_on_after(async {
+                    if let Some(at) = retry_at {
+                        timer::sleep_until(at).await;
+                        return self.collect();
+                    }
+                    tokio::select! {
+                        () = shared.queue.wait() => {}
+                        _ = ticks.tick() => self.collect(),
+                    }
+                });
+                if !goes_on.await {
+                    return;
+                }
+            }
+            self.run_round().await;
+        }
+    }
+
+    /// Wants what this instance has written since the last time, and the next part of the sweep.
+    fn collect(&mut self) {
+        let options = &self.shared.options;
+        self.shared.queue.want(self.shared.store.take_written_partitions());
+        let share = options.flush_interval.as_secs_f64() / options.sweep_interval.as_secs_f64();
+        let count = ((share * f64::from(PARTITIONS)).ceil() as u16).clamp(1, PARTITIONS);
+        self.shared.queue.want((0..count).map(|step| (self.swept + step) % PARTITIONS));
+        self.swept = (self.swept + count) % PARTITIONS;
+    }
+
+    async fn run_round(&mut self) {
+        let shared = self.shared.clone();
+        let wanted = shared.queue.begin(timer::now());
+        let visits = self.visit(wanted).await;
+        let mut read = Vec::new();
+        for visit in visits {
+            read.extend(self.sort_out(visit));
+        }
+        self.post(read).await;
+        shared.queue.end();
+    }
+
+    /// Acknowledges and reads.
+    async fn visit(&mut self, mut wanted: BTreeMap<u16, Vec<Waiter>>) -> Vec<Visit> {
+        let mut acknowledgements = std::mem::take(&mut self.acknowledgements);
+        let mut partitions: BTreeSet<u16> = wanted.keys().copied().collect();
+        partitions.extend(acknowledgements.keys());
+        let mut order: Vec<u16> = partitions.into_iter().collect();
+        let first = order.partition_point(|partition| *partition < self.next);
+        order.rotate_left(first);
+        let (shared, left) = (&self.shared, AtomicUsize::new(MAX_ROUND_BATCHES * self.shared.options.batch));
+        let visits = order.into_iter().map(|partition| {
+            let (waiters, ids) = (wanted.remove(&partition), acknowledgements.remove(&partition));
+            let left = &left;
+            async move {
+                let batch = async {
+                    if let Some(ids) = ids {
+                        shared.store.acknowledge(partition, &ids).await?;
+                    }
+                    if waiters.is_none() || left.load(Ordering::Relaxed) == 0 {
+                        return Ok(None);
+                    }
+                    let batch = shared.read_outbox(partition).await?;
+                    let read = batch.entries.len();
+                    // It is exact enough if several reads end at the same time.
+                    left.store(left.load(Ordering::Relaxed).saturating_sub(read), Ordering::Relaxed);
+                    Ok(Some(batch))
+                };
+                let batch = batch.await;
+                Visit { partition, waiters, batch }
+            }
+        });
+        futures_util::stream::iter(visits).buffer_unordered(self.shared.options.concurrency).collect().await
+    }
+
+    /// What is left to do with a partition: `None` if it was not read.
+    fn sort_out(&mut self, visit: Visit) -> Option<ReadPartition> {
+        let Visit { partition, waiters, batch } = visit;
+        self.log_store(partition, batch.as_ref().err());
+        // Without any, only acknowledgements were sent. If that failed, a later sweep reads the entries again.
+        let waiters = waiters?;
+        match batch {
+            Err(error) => {
+                let error = match error {
+                    ServiceError::Store(error) => error.with_possibly_applied(),
+                    _ => too_slow(),
+                };
+                Waiter::fail_all(waiters, &error);
+                self.shared.queue.want([partition]);
+                None
+            }
+            Ok(None) => {
+                self.next = partition;
+                self.shared.queue.put_back(partition, waiters);
+                None
+            }
+            Ok(Some(batch)) => {
+                let accepts = |waiter: &Waiter| waiter.accepts(batch.generation);
+                let (waiters, strangers): (Vec<Waiter>, Vec<Waiter>) = waiters.into_iter().partition(accepts);
+                Waiter::fail_all(strangers, &lost());
+                if batch.generation.is_none() && batch.entries.is_empty() {
+                    self.shared.restore.request_rebuild(partition);
+                }
+                Some(ReadPartition { partition, waiters, batch })
+            }
+        }
+    }
+
+    /// Posts everything that was read in one transaction. If an entry is invalid, it must not keep those of other partitions back.
+    async fn post(&mut self, mut read: Vec<ReadPartition>) {
+        let entries: Vec<OutboxEntry> = read.iter().flat_map(|one| one.batch.entries.iter().cloned()).collect();
+        let result = match (entries.is_empty(), self.shared.retry_at()) {
+            (false, _) => self.shared.post(&entries).await,
+            // Nobody would notice that the ledger is available again.
+            (true, Some(_)) => self.shared.call(self.shared.ledger.ping()).await,
+            (true, None) => Ok(()),
+        };
+        match result {
+            Ok(()) => read.into_iter().for_each(|one| self.finish(one)),
+            Err(error) if error.kind() == LedgerErrorKind::Invalid && read.len() > 1 => {
+                for one in read.drain(..) {
+                    match self.shared.post(&one.batch.entries).await {
+                        Ok(()) => self.finish(one),
+                        Err(error) => self.give_up(one, &error),
+                    }
+                }
+            }
+            Err(error) => read.into_iter().for_each(|one| self.give_up(one, &error)),
+        }
+    }
+
+    /// Wakes who waited for no more than what is in the ledger now.
+    fn finish(&mut self, read: ReadPartition) {
+        let ReadPartition { partition, waiters, batch } = read;
+        let max = self.shared.options.batch;
+        let mut rest = Vec::new();
+        for mut waiter in waiters {
+            if waiter.record_read(&batch, max) {
+                waiter.succeed();
+            } else {
+                rest.push(waiter);
+            }
+        }
+        self.refused.remove(&partition);
+        if batch.entries.is_empty() {
+            return;
+        }
+        self.shared.counters.record_posted(partition, batch.entries.len() as u64);
+        self.shared.unverified.add(&batch.entries);
+        self.acknowledgements.insert(partition, batch.entries.iter().map(|entry| entry.id).collect());
+        if batch.entries.len() >= max || batch.generation.is_none() {
+            self.shared.queue.put_back(partition, rest);
+        }
+    }
+
+    /// Fails who waited. The entries stay in the outbox, and are read again.
+    fn give_up(&mut self, read: ReadPartition, error: &LedgerError) {
+        Waiter::fail_all(read.waiters, &unconfirmed(error));
+        if error.kind() != LedgerErrorKind::Invalid {
+            self.shared.queue.want([read.partition]);
+        } else if self.refused.insert(read.partition) {
+            let partition = read.partition;
+            tracing::error!(target: "tidegate::ledger", partition, "the ledger refuses an entry, which stays in its outbox: {error}");
+        }
+    }
+
+    fn log_store(&mut self, partition: u16, error: Option<&ServiceError>) {
+        let was_failing = !self.failing.is_empty();
+        match error {
+            Some(error) => {
+                self.failing.insert(partition);
+                if !was_failing {
+                    tracing::warn!(target: "tidegate::ledger", "entries of the store cannot be read: {error}");
+                }
+            }
+            None => {
+                if self.failing.remove(&partition) && self.failing.is_empty() {
+                    tracing::info!(target: "tidegate::ledger", "entries of the store can be read again");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Reconciliation: compares what the store and the ledger say about each account.
+//!
+//! Each partition is read between two moments at which its outbox was empty and had the same position, so entries under way are no differences.
+//! Accounts that the ledger has never heard of are not found: stores cannot list theirs. Reservations are not compared.
+
+use std::sync::atomic::Ordering;
+
+use tidegate::Periods;
+use tidegate::spi::algorithm::quota::QuotaState;
+use tidegate::spi::{AccountKey, GateState, Outbox, PARTITIONS};
+
+use super::error::ServiceError;
+use super::shared::Shared;
+
+/// Attempts to read a partition that is written to all the time.
+const MAX_READ_ATTEMPTS: u32 = 20;
+
+/// Differences that a report lists. Beyond, they are counted.
+const MAX_LISTED_DIFFERENCES: usize = 10_000;
+
+/// An account about which the store and the ledger disagree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Difference {
+    /// The account.
+    pub key: AccountKey,
+    /// The rule; or `$` and the budget, if several rules share it.
+    pub rule: String,
+    /// The index of the period that both were compared in.
+    pub period: u64,
+    /// What the store says.
+    pub gate: AccountUnits,
+    /// What the ledger says.
+    pub ledger: AccountUnits,
+}
+
+/// Units of an account in a period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccountUnits {
+    /// Units consumed, with the debt that was carried into the period.
+    pub total: u64,
+    /// The part of it that later periods pay.
+    pub debt: u64,
+}
+
+/// The result of a reconciliation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReconcileReport {
+    /// Accounts that were compared.
+    pub accounts: u64,
+    /// Differences, also those beyond what is listed.
+    pub differences: u64,
+    /// The first 10,000 differences.
+    pub listed: Vec<Difference>,
+    /// Partitions that the store had lost.
+    pub lost: Vec<u16>,
+    /// Accounts that were repaired, and partitions that were rebuilt.
+    pub repaired: u64,
+    /// Accounts that could not be compared or repaired, because their partition was written to during every attempt. Repeat the call.
+    pub busy: Vec<AccountKey>,
+}
+
+impl<O: Outbox> Shared<O> {
+    pub(super) async fn reconcile(&self, apply: bool) -> Result<ReconcileReport, ServiceError> {
+        let _lock = self.ledger.reconcile_lock().await?;
+        self.post_journaled().await?;
+        let mut report = ReconcileReport::default();
+        for partition in 0..PARTITIONS {
+            self.reconcile_partition(partition, apply, &mut report).await?;
+        }
+        Ok(report)
+    }
+
+    async fn reconcile_partition(
+        &self,
+        partition: u16,
+        apply: bool,
+        report: &mut ReconcileReport,
+    ) -> Result<(), ServiceError> {
+        for _ in 0..MAX_READ_ATTEMPTS {
+            let Some(drained) = self.drain(partition).await? else { break };
+            let states = self.call(self.ledger.gate_states(partition)).await?;
+            let read = if drained.generation.is_some() { self.read_gate(partition, &states).await? } else { None };
+            let Some((positions, gate)) = read else {
+                report.lost.push(partition);
+                if apply {
+                    report.repaired += u64::from(self.rebuild(partition).await?);
+                }
+                return Ok(());
+            };
+            if positions.iter().any(|position| *position != drained.position) {
+                continue;
+            }
+            report.accounts += states.len() as u64;
+            let pairs = states.iter().zip(gate);
+            let found: Vec<Difference> = pairs.filter_map(|(ledger, gate)| self.compare(gate, ledger)).collect();
+            return self.report_differences(partition, found, apply, report).await;
+        }
+        report.busy.extend(self.call(self.ledger.accounts_of(partition)).await?);
+        Ok(())
+    }
+
+    /// The states in the store, and the positions of the outbox at which they were read. `None` if the partition is lost.
+    #[allow(clippy::type_complexity, reason = "both are read together")]
+    async fn read_gate(
+        &self,
+        partition: u16,
+        states: &[GateState],
+    ) -> Result<Option<(Vec<tidegate::spi::OutboxPosition>, Vec<Option<QuotaState>>)>, ServiceError> {
+        let (mut positions, mut gate) = (Vec::new(), Vec::with_capacity(states.len()));
+        for states in states.chunks(self.options.batch) {
+            let keys: Vec<AccountKey> = states.iter().map(|state| state.key.clone()).collect();
+            let Some((position, states)) = self.store.read_states(partition, &keys).await? else { return Ok(None) };
+            positions.push(position);
+            gate.extend(states);
+        }
+        Ok(Some((positions, gate)))
+    }
+
+    async fn report_differences(
+        &self,
+        partition: u16,
+        found: Vec<Difference>,
+        apply: bool,
+        report: &mut ReconcileReport,
+    ) -> Result<(), ServiceError> {
+        report.differences += found.len() as u64;
+        self.counters.differences.fetch_add(found.len() as u64, Ordering::Relaxed);
+        if apply && !found.is_empty() {
+            let keys: Vec<AccountKey> = found.iter().map(|difference| difference.key.clone()).collect();
+            let busy = self.repair_partition(partition, &keys).await?;
+            report.repaired += (keys.len() - busy.len()) as u64;
+            report.busy.extend(busy);
+        }
+        let room = MAX_LISTED_DIFFERENCES.saturating_sub(report.listed.len());
+        report.listed.extend(found.into_iter().take(room));
+        Ok(())
+    }
+
+    /// Compares an account in the later one of the two periods.
+    fn compare(&self, gate: Option<QuotaState>, ledger: &GateState) -> Option<Difference> {
+        let parts = ledger.key.parse();
+        let gate_index = gate.map_or_else(
+            || {
+                // A store forgets a state two periods later, when nothing of it counts any more.
+                let now = parts.as_ref().map(|parts| Periods::utc(parts.1).bounds_at(self.options.clock.now()).index);
+                now.filter(|now| *now >= ledger.state.index + 2).unwrap_or_default()
+            },
+            |gate| gate.index,
+        );
+        let period = gate_index.max(ledger.state.index);
+        let units = |state: QuotaState| {
+            let state = state.rolled_to(period, ledger.hard_limit);
+            AccountUnits { total: state.used + state.debt, debt: state.debt }
+        };
+        let (gate, ledger_units) = (gate.map(units).unwrap_or_default(), units(ledger.state));
+        (gate != ledger_units).then(|| Difference {
+            key: ledger.key.clone(),
+            rule: parts.map_or_else(|| ledger.key.stem.clone(), |parts| parts.0),
+            period,
+            gate,
+            ledger: ledger_units,
+        })
+    }
+}

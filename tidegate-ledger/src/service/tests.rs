@@ -1,0 +1,7 @@
+//! Tests of `LedgerService` on a memory store and a real SQLite ledger.
+
+mod confirming;
+mod fixture;
+mod journaling;
+mod reconciling;
+mod restoring;
