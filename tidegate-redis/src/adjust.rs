@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 use tidegate::StoreError;
 use tidegate::spi::Adjustment;
 use tidegate::spi::algorithm::holds::HoldEnding;
@@ -82,8 +83,14 @@ struct AdjustCall {
 }
 
 impl RedisStore {
-    /// Groups `adjustments` by slot and builds their calls.
+    /// Groups `adjustments` by slot and builds their calls. Refunds of takes from before a loss are left out.
     pub(crate) fn prepare_adjustments(&self, adjustments: &[Adjustment<'_>]) -> PreparedAdjustments {
+        let is_lost = |one: &&Adjustment<'_>| {
+            let generation = self.ledger.generation(one.key.partition());
+            generation > 0 && one.is_of_lost_generation(generation)
+        };
+        let kept: SmallVec<[Adjustment<'_>; 4]> = adjustments.iter().filter(|one| !is_lost(one)).copied().collect();
+        let adjustments = &kept[..];
         let has_place = adjustments.iter().any(Adjustment::is_bundled_place);
         if !self.router.is_cluster() || !has_place || adjustments.len() == 1 {
             let independent = self.prepare_slots(adjustments);
@@ -309,11 +316,13 @@ impl RedisStore {
     pub(crate) fn learn_from_adjust(&self, reply: &AdjustReply, packed: &[PackedAdjustment]) -> bool {
         let found = reply.generations.iter().filter_map(|(index, generation)| Some((packed.get(*index)?, *generation)));
         let found: Vec<_> = found
-            .filter_map(|(one, generation)| Some((one.ledger_partition()?, one.is_ledger_refund(), generation)))
+            .filter_map(|(one, generation)| {
+                let partition = one.ledger_partition()?;
+                Some((partition, generation, one.is_of_lost_take(self.ledger.generation(partition), generation)))
+            })
             .collect();
-        let is_lost =
-            found.iter().any(|(partition, is_refund, _)| *is_refund && self.ledger.generation(*partition) > 0);
-        self.ledger.learn(found.iter().map(|(partition, _, generation)| (*partition, *generation))) && !is_lost
+        let is_lost = found.iter().any(|(_, _, is_lost)| *is_lost);
+        self.ledger.learn(found.iter().map(|(partition, generation, _)| (*partition, *generation))) && !is_lost
     }
 }
 

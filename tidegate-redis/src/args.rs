@@ -43,6 +43,8 @@ struct AdjustmentLedger {
     partition: u16,
     keys: OutboxKeys,
     is_refund: bool,
+    /// The generation of the take that it gives back; 0 for any.
+    taken_in: u64,
 }
 
 impl PackedAdjustment {
@@ -86,6 +88,7 @@ impl PackedAdjustment {
             partition,
             keys: OutboxKeys::new(prefix, partition),
             is_refund: matches!(op, Op::Refund { .. }),
+            taken_in: if let Op::Refund { position, .. } = op { position.generation() } else { 0 },
         });
         Self { key: key_name(prefix, key), overflow_key, numbers: bytes, periods, ledger }
     }
@@ -95,9 +98,22 @@ impl PackedAdjustment {
         self.ledger.as_ref().map(|ledger| ledger.partition)
     }
 
-    /// Whether it gives back a take that has a ledger.
-    pub(crate) fn is_ledger_refund(&self) -> bool {
-        self.ledger.as_ref().is_some_and(|ledger| ledger.is_refund)
+    /// Whether it gives back a take of another generation than the one that was found. Without one of its own, that is the one that was
+    /// known before.
+    pub(crate) fn is_of_lost_take(&self, known: u64, found: u64) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| match ledger.taken_in {
+            0 => ledger.is_refund && known > 0,
+            taken_in => taken_in != found,
+        })
+    }
+
+    /// The generation that it needs: that of the take that it gives back, or the one that is known.
+    fn generation(&self, ledger: &LedgerPartitions) -> u64 {
+        match &self.ledger {
+            Some(AdjustmentLedger { taken_in: 0, partition, .. }) => ledger.generation(*partition),
+            Some(AdjustmentLedger { taken_in, .. }) => *taken_in,
+            None => 0,
+        }
     }
 
     /// The variant of the script that it needs.
@@ -151,9 +167,8 @@ pub(crate) fn adjust<'a>(
     }
     for adjustment in adjustments {
         if has_ledger {
-            let generation = adjustment.ledger_partition().map_or(0, |partition| ledger.generation(partition));
             let mut numbers = adjustment.numbers.clone();
-            PackedNumbers(&mut numbers).push(generation);
+            PackedNumbers(&mut numbers).push(adjustment.generation(ledger));
             cmd.arg(numbers);
         } else {
             cmd.arg(&adjustment.numbers);

@@ -174,9 +174,10 @@ impl RedisStore {
         routes: &[OverflowRoute<'_>],
         timeouts: Timeouts,
     ) -> Result<Verdict, CallError> {
-        let (reply, ticket) = self.send_plan(plan, routes, timeouts).await?;
+        let (reply, ticket, generations) = self.send_plan(plan, routes, timeouts).await?;
         let mut verdict = reply.verdict(plan);
         locate_overflow_slots(plan, routes, &mut verdict);
+        set_generations(plan, &generations, &mut verdict);
         if !plan.is_peek() {
             self.cardinality.record_decision(plan, &reply, verdict.checks());
             self.denial_cache.record(plan, &reply, &verdict, ticket);
@@ -187,18 +188,19 @@ impl RedisStore {
     /// Peeks at the takes of a reservation that was made before, whose keys share a slot. They are admitted, whatever is left by now.
     pub(crate) async fn peek_taken_before(&self, takes: &Plan<'_>, timeouts: Timeouts) -> Result<Verdict, CallError> {
         let peek = takes.clone().with_peek();
-        let (reply, _) = self.send_plan(&peek, &[], timeouts).await?;
+        let (reply, _, _) = self.send_plan(&peek, &[], timeouts).await?;
         Ok(reply.into_taken_before().verdict(&peek))
     }
 
     /// Sends `plan`, whose keys share a slot, again with other periods of quotas if those are over, and with another generation of a ledger if
-    /// that has changed. Returns the reply, and the ticket to keep a denial.
+    /// that has changed. Returns the reply, the ticket to keep a denial, and for each check with a ledger the generation that it was
+    /// decided in.
     async fn send_plan(
         &self,
         plan: &Plan<'_>,
         routes: &[OverflowRoute<'_>],
         timeouts: Timeouts,
-    ) -> Result<(Reply, DenialTicket), CallError> {
+    ) -> Result<(Reply, DenialTicket, Generations), CallError> {
         let call = |time: PackTime<'_>| {
             let prefix = &self.options.prefix;
             let packed = PackedPlan::pack(prefix, plan, routes, &time).with_ledgers(prefix, plan, &self.ledger);
@@ -208,7 +210,8 @@ impl RedisStore {
         let partitions = if plan.is_peek() { SmallVec::new() } else { ledger_partitions(plan) };
         let written = self.ledger.mark_after(partitions);
         let (mut time, mut stale_attempts, mut has_learned) = (self.pack_time(), 1, false);
-        let (reply, ticket) = loop {
+        let (reply, ticket, generations) = loop {
+            let generations = ledger_partitions(plan).iter().map(|one| self.ledger.generation(*one)).collect();
             let call = call(time);
             let ticket = self.denial_cache.ticket(plan);
             let reply = match self.router.send(call.packed.slot(), &call).await {
@@ -225,7 +228,7 @@ impl RedisStore {
             {
                 has_learned = true;
             } else {
-                break (reply, ticket);
+                break (reply, ticket, generations);
             }
         };
         let reply = reply.into_reply(plan);
@@ -235,7 +238,7 @@ impl RedisStore {
         {
             written.cancel();
         }
-        Ok((reply?, ticket))
+        Ok((reply?, ticket, generations))
     }
 
     /// Learns the generation that was found for each check of `plan` with a ledger. Returns whether all of them have one.
@@ -275,6 +278,19 @@ impl RedisStore {
     /// The time of the injected clock. `None` means the server's.
     pub(crate) fn injected_now(&self) -> Option<Timestamp> {
         self.options.clock.as_ref().map(|clock| clock.now())
+    }
+}
+
+/// The generation of each check with a ledger, in order.
+type Generations = SmallVec<[u64; 2]>;
+
+/// Records in which generation takes were made, so that they go back to no other.
+fn set_generations(plan: &Plan<'_>, generations: &[u64], verdict: &mut Verdict) {
+    let results = plan.checks().iter().zip(verdict.checks_mut()).filter(|(check, _)| check.gate().ledger().is_some());
+    for ((check, result), generation) in results.zip(generations) {
+        if result.consumed && !plan.is_hold(check) {
+            result.position = result.position.in_generation(*generation);
+        }
     }
 }
 
