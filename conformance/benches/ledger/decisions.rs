@@ -1,0 +1,161 @@
+//! What a decision costs without a ledger, with `async` and with `sync`, side by side: CPU time of three processes, and latency.
+
+use std::cell::{Cell as Counter, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rustix::time::{ClockId, clock_gettime};
+use tidegate::{Clock, LedgerMode, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock};
+use tidegate_ledger::{LedgerService, ServiceOptions};
+use tidegate_redis::{RedisOptions, RedisStore};
+
+use super::Bench;
+use super::common::cpu::server_micros;
+use super::common::{Cell, Contender, Random, Table, best_of};
+use super::database::Database;
+
+const TENANTS: usize = 10_000;
+const MODES: [(&str, Option<LedgerMode>); 3] =
+    [("no ledger", None), ("async", Some(LedgerMode::Async)), ("sync", Some(LedgerMode::Sync))];
+/// Callers, and how much fewer calls they make in a round.
+const CALLERS: [(usize, usize); 2] = [(1, 20), (64, 1)];
+
+/// The unit of times in `/proc`, on every Linux.
+const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
+
+/// What a decision costs, in microseconds.
+struct DecisionCost {
+    redis: f64,
+    process: f64,
+    postgres: f64,
+    p50: f64,
+    p99: f64,
+    per_second: f64,
+}
+
+pub(crate) fn measure(bench: &Bench, database: &Database) -> Table {
+    let calls = bench.options.keys(100_000);
+    let columns = [
+        "decisions under way",
+        "ledger",
+        "µs CPU of Redis",
+        "of the process",
+        "of PostgreSQL",
+        "p50 µs",
+        "p99 µs",
+        "a second",
+    ];
+    let mut table = Table::new(format!("Decisions on a quota, {TENANTS} tenants, Redis and PostgreSQL"), columns);
+    redis::cmd("FLUSHALL").arg("SYNC").exec(&mut bench.redis.connection()).unwrap();
+    let (store, service) = bench.runtime.block_on(async {
+        let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
+        let store = bench.redis.store_with(options).await;
+        // A busy machine may need longer than the default.
+        let options = ServiceOptions::default().with_budget(Duration::from_secs(5));
+        let service = LedgerService::start(database.ledger().await, store.clone(), options).unwrap();
+        service.prepare().await.unwrap();
+        (store, service)
+    });
+    let limiters = MODES.map(|(_, mode)| limiter(&store, &service, mode));
+    for (callers, fewer) in CALLERS {
+        let contender = |limiter| -> Contender<'_, DecisionCost> {
+            let (service, calls) = (&service, calls / fewer);
+            Box::new(move || measure_round(bench, database, limiter, service, callers, calls))
+        };
+        let mut contenders: Vec<Contender<'_, DecisionCost>> = limiters.iter().map(contender).collect();
+        let best = best_of(bench.options.rounds(), &mut contenders, |round, best| round.process < best.process);
+        for ((name, _), cost) in MODES.into_iter().zip(best) {
+            let numbers = [
+                (cost.redis, 2),
+                (cost.process, 2),
+                (cost.postgres, 2),
+                (cost.p50, 0),
+                (cost.p99, 0),
+                (cost.per_second, 0),
+            ];
+            let numbers = numbers.map(|(number, decimals)| Cell::Number(number, decimals));
+            table.row([Cell::Number(callers as f64, 0), Cell::from(name)].into_iter().chain(numbers));
+        }
+    }
+    table
+}
+
+fn limiter(store: &RedisStore, service: &LedgerService<RedisStore>, mode: Option<LedgerMode>) -> Limiter<RedisStore> {
+    let quota = Limit::quota(1_000_000_000, Periods::utc(Period::Day)).unwrap();
+    let rule = Rule::new(mode.map_or("none", LedgerMode::as_str), quota).with_per(["tenant"]);
+    let rule = match mode {
+        Some(mode) => rule.with_ledger(mode),
+        None => rule,
+    };
+    Limiter::new(RuleSet::new([rule]).unwrap(), store.clone()).with_ledger(Arc::new(service.clone()))
+}
+
+/// Decides `calls` times, and flushes what is left, which belongs to the cost.
+fn measure_round(
+    bench: &Bench,
+    database: &Database,
+    limiter: &Limiter<RedisStore>,
+    service: &LedgerService<RedisStore>,
+    callers: usize,
+    calls: usize,
+) -> DecisionCost {
+    let tenants: Vec<String> =
+        Random::new(7).uniform(TENANTS, calls).into_iter().map(|n| format!("tenant-{n}")).collect();
+    let (next, latencies) = (Counter::new(0), RefCell::new(Vec::with_capacity(calls)));
+    let clock = SystemClock::new();
+    let caller = async |_| {
+        loop {
+            let number = next.replace(next.get() + 1);
+            let Some(tenant) = tenants.get(number) else { return };
+            let began_at = clock.now();
+            let decision = limiter.check(&Request::new("call").with_attribute("tenant", tenant)).await.unwrap();
+            assert!(decision.is_allowed());
+            latencies.borrow_mut().push(clock.now().since(began_at).as_secs_f64() * 1e6);
+        }
+    };
+    let mut connection = bench.redis.connection();
+    let mut spent = || (server_micros(&mut connection), process_micros(), postgres_micros(database), clock.now());
+    let before = spent();
+    bench.runtime.block_on(join_all((0..callers).map(caller)));
+    let ended_at = clock.now();
+    bench.runtime.block_on(service.flush_all()).unwrap();
+    let after = spent();
+    let mut latencies = latencies.into_inner();
+    latencies.sort_by(f64::total_cmp);
+    let each = |micros: f64| micros / calls as f64;
+    DecisionCost {
+        redis: each(after.0 - before.0),
+        process: each(after.1 - before.1),
+        postgres: each(after.2 - before.2),
+        p50: latencies[latencies.len() / 2],
+        p99: latencies[latencies.len() * 99 / 100],
+        per_second: calls as f64 / ended_at.since(before.3).as_secs_f64(),
+    }
+}
+
+/// CPU microseconds of this process, with the flusher.
+fn process_micros() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+/// CPU microseconds of all processes of the server.
+fn postgres_micros(database: &Database) -> f64 {
+    let Database::Postgres(server) = database else { return f64::NAN };
+    let pid_file = format!("{}/postmaster.pid", server.execute("SHOW data_directory"));
+    let pid_file = std::fs::read_to_string(pid_file).unwrap();
+    let server: u32 = pid_file.lines().next().unwrap().trim().parse().unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let ticks = processes.filter_map(|entry| {
+        // A process may end meanwhile.
+        let status = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // The name may contain spaces: the fields after it are the state, the parent, …, and the times as the 12th and 13th.
+        let (start, rest) = status.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let (pid, parent) = (start.split(' ').next()?.parse::<u32>().ok()?, fields[1].parse::<u32>().ok()?);
+        (pid == server || parent == server)
+            .then(|| fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap())
+    });
+    ticks.sum::<f64>() * 1e6 / CLOCK_TICKS_PER_SECOND
+}

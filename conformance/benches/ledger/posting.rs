@@ -1,0 +1,161 @@
+//! Entries a second into the ledger, next to plain INSERTs of the same rows in the same round.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use conformance::suite::decide_all;
+use tidegate::spi::{AccountKey, Check, EntryId, EntryKind, Gate, OutboxEntry, Plan, Subject};
+use tidegate::{Clock, LedgerMode, Limit, Period, Periods, SystemClock, Timestamp};
+use tidegate_ledger::{Ledger, LedgerService, ServiceOptions};
+use tidegate_redis::{RedisOptions, RedisStore};
+
+use super::Bench;
+use super::common::{Cell, Contender, Table, best_of, subjects};
+use super::database::Database;
+
+/// Entries of one transaction, as many as a flush reads from one outbox.
+const BATCH: usize = 1_000;
+/// The midnight after which the entries are.
+const START: u64 = 1_800_057_600_000;
+
+/// Makes entries with ids that no other entry has.
+pub(crate) struct EntryMaker {
+    accounts: Vec<AccountKey>,
+    next: AtomicU64,
+}
+
+impl EntryMaker {
+    /// For this many accounts of the quota of one rule.
+    pub(crate) fn new(accounts: usize) -> Self {
+        let gate = gate();
+        let account = |subject: Subject| AccountKey::from_key(Check::new(&gate, subject, 1).key());
+        Self { accounts: subjects(accounts).into_iter().map(account).collect(), next: AtomicU64::new(0) }
+    }
+
+    /// `count` entries, of the first `accounts` accounts in turn.
+    pub(crate) fn entries(&self, count: usize, accounts: usize) -> Vec<OutboxEntry> {
+        let first = self.next.fetch_add(count as u64, Ordering::Relaxed);
+        let entry = |number: u64| {
+            let AccountKey { partition, stem, subject } = self.accounts[number as usize % accounts].clone();
+            // A thousand in each second.
+            let at = Timestamp::from_micros(1000 * (START + number));
+            OutboxEntry {
+                id: EntryId { generation: 7, partition, millis: START + number, sequence: 0 },
+                kind: EntryKind::Consume,
+                at,
+                stem,
+                subject,
+                period: START / 86_400_000,
+                amount: 1,
+                late_amount: 0,
+                held: 0,
+                owner: 0,
+                expires_at: Timestamp::default(),
+                hard_limit: 1_000_000,
+            }
+        };
+        (first..first + count as u64).map(entry).collect()
+    }
+}
+
+/// A store whose outboxes are filled and flushed, by a service that does nothing in between.
+struct RedisOutboxes {
+    store: RedisStore,
+    service: LedgerService<RedisStore>,
+    subjects: Vec<Subject>,
+}
+
+impl RedisOutboxes {
+    async fn start(bench: &Bench, ledger: Ledger) -> Self {
+        redis::cmd("FLUSHALL").arg("SYNC").exec(&mut bench.redis.connection()).unwrap();
+        let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
+        let store = bench.redis.store_with(options).await;
+        let hour = Duration::from_secs(3_600);
+        let options = ServiceOptions::default().with_flush_interval(hour).with_sweep_interval(hour);
+        let service = LedgerService::start(ledger, store.clone(), options).unwrap();
+        service.prepare().await.unwrap();
+        Self { store, service, subjects: subjects(10_000) }
+    }
+
+    /// The seconds that a flush of `count` entries takes.
+    async fn flush(&self, count: usize, clock: &SystemClock) -> f64 {
+        let (gate, posted) = (gate(), self.service.stats().entries_posted);
+        for first in (0..count).step_by(BATCH) {
+            let subjects = self.subjects.iter().cycle().skip(first % self.subjects.len()).take(BATCH);
+            let plans: Vec<Plan<'_>> =
+                subjects.map(|subject| Plan::new([Check::new(&gate, *subject, 1)]).unwrap()).collect();
+            for verdict in decide_all(&self.store, &plans).await {
+                assert_eq!(verdict.unwrap().granted(), 1);
+            }
+        }
+        let began_at = clock.now();
+        self.service.flush_all().await.unwrap();
+        let seconds = clock.now().since(began_at).as_secs_f64();
+        assert_eq!(self.service.stats().entries_posted - posted, count as u64);
+        seconds
+    }
+}
+
+pub(crate) fn gate() -> Gate {
+    Gate::for_rule("units", Limit::quota(1_000_000, Periods::utc(Period::Day)).unwrap())
+        .with_ledger(Some(LedgerMode::Async))
+}
+
+pub(crate) fn measure(bench: &Bench, databases: &[Database]) -> Table {
+    let count = bench.options.keys(100_000);
+    let title = format!("Entries into the ledger, {BATCH} in a transaction, next to plain INSERTs of as many rows");
+    let mut table = Table::new(title, ["what", "entries a second", "to plain INSERTs"]);
+    for database in databases {
+        let maker = EntryMaker::new(10_000);
+        let ledger = bench.runtime.block_on(database.ledger());
+        let mut plain = bench.runtime.block_on(database.plain_table());
+        let post = |accounts: usize| {
+            let (maker, ledger) = (&maker, &ledger);
+            move || {
+                per_second(count, |clock| {
+                    bench.runtime.block_on(async {
+                        let batches: Vec<_> = (0..count / BATCH).map(|_| maker.entries(BATCH, accounts)).collect();
+                        let began_at = clock.now();
+                        for batch in &batches {
+                            assert_eq!(ledger.post(batch).await.unwrap().inserted, BATCH as u64);
+                        }
+                        clock.now().since(began_at).as_secs_f64()
+                    })
+                })
+            }
+        };
+        let insert = || {
+            per_second(count, |clock| {
+                bench.runtime.block_on(async {
+                    let batches: Vec<_> = (0..count / BATCH).map(|_| maker.entries(BATCH, BATCH)).collect();
+                    let began_at = clock.now();
+                    for batch in &batches {
+                        plain.insert(batch).await;
+                    }
+                    clock.now().since(began_at).as_secs_f64()
+                })
+            })
+        };
+        let outboxes = bench.runtime.block_on(RedisOutboxes::start(bench, ledger.clone()));
+        let flush = || per_second(count, |clock| bench.runtime.block_on(outboxes.flush(count, clock)));
+        let mut contenders: [Contender<'_, f64>; 5] =
+            [Box::new(insert), Box::new(post(10_000)), Box::new(post(100)), Box::new(post(1)), Box::new(flush)];
+        let best = best_of(bench.options.rounds(), &mut contenders, |round, best| round > best);
+        let names = [
+            "plain INSERTs",
+            "ledger, each entry another account",
+            "ledger, 100 accounts",
+            "ledger, 1 account",
+            "ledger, flushed from the outboxes of Redis",
+        ];
+        for (name, entries) in names.into_iter().zip(&best) {
+            let name = format!("{}: {name}", database.name());
+            table.row([Cell::from(&*name), Cell::Number(*entries, 0), Cell::Number(entries / best[0], 2)]);
+        }
+    }
+    table
+}
+
+fn per_second(count: usize, run: impl FnOnce(&SystemClock) -> f64) -> f64 {
+    count as f64 / run(&SystemClock::new())
+}
