@@ -126,7 +126,8 @@ pub struct OutboxEntry {
     pub held: u64,
     /// The owner of the reservation, which is a hash of its idempotency key if it has one. 0 if it is none.
     pub owner: u64,
-    /// When the reservation runs out. The epoch if it is none, or at its end.
+    /// When the reservation runs out. At its end: when it ended, if the store remembers that so that it counts once, else the epoch. The epoch if
+    /// it is none.
     pub expires_at: Timestamp,
     /// The amount of the quota with grace.
     pub hard_limit: u64,

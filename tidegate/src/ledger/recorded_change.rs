@@ -29,7 +29,7 @@ pub(crate) fn entry_for_change(
     }
     let (owner, held, expires_at) = match event {
         Some(HoldEvent::Made { owner, units, expires_at }) => (owner, units, expires_at),
-        Some(HoldEvent::Ended { owner }) => (owner, 0, 0),
+        Some(HoldEvent::Ended { owner, remembered }) => (owner, 0, if remembered { now.as_micros() } else { 0 }),
         None => (0, 0, 0),
     };
     let kind = match (op, event) {

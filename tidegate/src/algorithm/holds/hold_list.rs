@@ -63,8 +63,8 @@ pub(super) enum HoldEdit {
 pub(crate) enum HoldEvent {
     /// It is made, and runs out at `expires_at`, in microseconds.
     Made { owner: u64, units: u64, expires_at: u64 },
-    /// It has ended.
-    Ended { owner: u64 },
+    /// It has ended, and that is remembered or not.
+    Ended { owner: u64, remembered: bool },
 }
 
 impl HoldsChange {
@@ -80,7 +80,7 @@ impl HoldsChange {
             HoldEdit::Place { owner, units, ttl } => {
                 Some(HoldEvent::Made { owner, units, expires_at: self.clock.saturating_add(ttl) })
             }
-            HoldEdit::End { owner, .. } => Some(HoldEvent::Ended { owner }),
+            HoldEdit::End { owner, remembered } => Some(HoldEvent::Ended { owner, remembered: remembered.is_some() }),
         }
     }
 }
