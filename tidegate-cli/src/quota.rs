@@ -123,7 +123,7 @@ fn correct(arguments: &CorrectArgs, output: &mut Output<'_>) -> Result<Exit, Fai
         used["period"].as_str().unwrap_or_default()
     ));
     if answer["repaired"] != json!(true) {
-        output.warn("the store has the correction as soon as it answers; `tidegate quota reconcile` shows it");
+        output.warn("the ledger has the correction, and the store does not yet: tidegate quota reconcile --apply");
     }
     Ok(Exit::Success)
 }
@@ -151,10 +151,11 @@ fn export(arguments: &ExportArgs, output: &mut Output<'_>) -> Result<Exit, Failu
     };
     let mut lines = 0;
     for_each_page(&client, "/v1/usage/entries", accept, &mut body, |page| {
-        lines += page.iter().filter(|byte| **byte == b'\n').count();
+        let page = String::from_utf8_lossy(page);
+        lines += page.lines().count();
         match &mut file {
-            Some(file) => file.write_all(page).map_err(failed)?,
-            None => output.print(String::from_utf8_lossy(page)),
+            Some(file) => file.write_all(page.as_bytes()).map_err(failed)?,
+            None => output.print(page),
         }
         output.progress(count(lines, "line"));
         Ok(!output.is_closed())
@@ -162,10 +163,9 @@ fn export(arguments: &ExportArgs, output: &mut Output<'_>) -> Result<Exit, Failu
     output.progress("");
     if let Some(file) = file {
         file.sync_all().map_err(failed)?;
-        output.info(format_args!(
-            "{} written",
-            count(lines - usize::from(*csv && lines > 0), "entry").replace("entrys", "entries")
-        ));
+        // The first line of CSV has the names of the columns.
+        let entries = lines - usize::from(*csv && lines > 0);
+        output.info(format_args!("{entries} {} written", if entries == 1 { "entry" } else { "entries" }));
     }
     Ok(Exit::Success)
 }

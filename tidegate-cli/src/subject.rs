@@ -42,7 +42,13 @@ fn reset(arguments: &ResetArgs, output: &mut Output<'_>) -> Result<Exit, Failure
     } else {
         let rules = texts(&answer["reset"]);
         output.line(format_args!("reset under {}: {}", count(rules.len(), "rule"), rules.join(", ")));
-        output.line("Every instance admits it within a second.");
+        if answer["repaired"] == json!(false) {
+            output.warn(
+                "quotas with a ledger are reset there and not yet in the store: tidegate quota reconcile --apply",
+            );
+        } else {
+            output.line("Every instance admits it within a second.");
+        }
         print_rest(&answer, output);
     }
     Ok(Exit::Success)

@@ -36,7 +36,7 @@ pub(super) fn print_differences(rows: &[Value], output: &mut Output<'_>) {
 
 fn usage_cells(row: &Value) -> Vec<Cell> {
     let (used, limit, debt) = (number(&row["used"]), number(&row["limit"]), number(&row["debt"]));
-    let percent = if limit == 0 { 100 } else { used.saturating_mul(100) / limit };
+    let percent = used.saturating_mul(100).checked_div(limit).unwrap_or(100);
     let (style, remark) = match (debt, percent) {
         (1.., _) => (Style::Bad, format!("{debt} debt")),
         (0, 100..) => (Style::Bad, "used up".to_owned()),
@@ -56,7 +56,7 @@ fn usage_cells(row: &Value) -> Vec<Cell> {
 
 /// A bar of the used part. Something used is never an empty bar, and something left never a full one.
 fn bar(used: u64, limit: u64) -> String {
-    let full = if limit == 0 { BAR_WIDTH } else { (used.saturating_mul(BAR_WIDTH as u64) / limit) as usize };
+    let full = used.saturating_mul(BAR_WIDTH as u64).checked_div(limit).map_or(BAR_WIDTH, |full| full as usize);
     let full = full.min(BAR_WIDTH).max(usize::from(used > 0));
     format!("{}{}", "█".repeat(full), "░".repeat(BAR_WIDTH - full))
 }
@@ -104,7 +104,8 @@ fn print_table(headings: &[&str], rows: &[Vec<Cell>], output: &mut Output<'_>) {
             let padding = " ".repeat(width - text.chars().count());
             let shown = style.map_or_else(|| text.clone(), |style| output.styled(style, text));
             line.push_str(if index > 0 { "  " } else { "" });
-            line.push_str(&if is_number { format!("{padding}{shown}") } else { format!("{shown}{padding}") });
+            let (first, second) = if is_number { (padding, shown) } else { (shown, padding) };
+            line.extend([first, second]);
         }
         output.line(line.trim_end());
     }

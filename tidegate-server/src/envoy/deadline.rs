@@ -27,8 +27,8 @@ fn parse_timeout(timeout: &str) -> Option<Duration> {
     let digits = number.len() <= 8 && number.bytes().all(|byte| byte.is_ascii_digit());
     let number: u32 = number.parse().ok().filter(|_| digits)?;
     let unit = match unit {
-        "H" => Duration::from_secs(3600),
-        "M" => Duration::from_secs(60),
+        "H" => Duration::from_hours(1),
+        "M" => Duration::from_mins(1),
         "S" => Duration::from_secs(1),
         "m" => Duration::from_millis(1),
         "u" => Duration::from_micros(1),
@@ -46,10 +46,10 @@ mod tests {
     fn grpc_timeouts_are_parsed() {
         assert_eq!(parse_timeout("20m"), Some(Duration::from_millis(20)));
         assert_eq!(parse_timeout("20000u"), Some(Duration::from_millis(20)));
-        assert_eq!(parse_timeout("99999999H"), Some(Duration::from_secs(3600) * 99_999_999));
+        assert_eq!(parse_timeout("99999999H"), Some(Duration::from_hours(1) * 99_999_999));
         assert_eq!(
             (parse_timeout("0n"), parse_timeout("3S"), parse_timeout("2M")),
-            (Some(Duration::ZERO), Some(Duration::from_secs(3)), Some(Duration::from_secs(120)))
+            (Some(Duration::ZERO), Some(Duration::from_secs(3)), Some(Duration::from_mins(2)))
         );
         for nonsense in ["", "m", "20", "+5m", "-1S", "123456789m", "5 m", "5ß", "ß"] {
             assert_eq!(parse_timeout(nonsense), None, "{nonsense:?}");

@@ -38,10 +38,10 @@ impl GatewayOptions {
     pub const fn new() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
-            response_timeout: Duration::from_secs(60),
+            response_timeout: Duration::from_mins(1),
             max_body_bytes: u64::MAX,
-            upload_timeout: Duration::from_secs(3600),
-            client_timeout: Duration::from_secs(60),
+            upload_timeout: Duration::from_hours(1),
+            client_timeout: Duration::from_mins(1),
             min_rate: 1024,
             max_upstream_connections: 768,
             max_upstream_queue: 256,

@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_mins(1);
 
     /// Each byte starts the time anew, in either direction; as long as both sides are open, no time runs.
     #[tokio::test]

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn slots(max: usize, max_waiting: usize) -> UpstreamSlots {
-        UpstreamSlots::new(max, max_waiting, Duration::from_secs(3600), Arc::default())
+        UpstreamSlots::new(max, max_waiting, Duration::from_hours(1), Arc::default())
     }
 
     #[tokio::test]

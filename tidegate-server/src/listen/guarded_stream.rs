@@ -228,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    const PACE: Pace = Pace::new(Duration::from_secs(60), 1024);
+    const PACE: Pace = Pace::new(Duration::from_mins(1), 1024);
 
     /// Counts its wake-ups.
     #[derive(Default)]

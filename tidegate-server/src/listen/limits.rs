@@ -43,7 +43,7 @@ impl ConnectionLimits {
     pub const fn new() -> Self {
         Self {
             header_timeout: Duration::from_secs(30),
-            write_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_mins(1),
             min_rate: 1024,
             drain_timeout: Duration::from_secs(30),
             max_header_bytes: 64 * 1024,

@@ -39,7 +39,7 @@ use crate::timer::tokio_timer;
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(2);
 
 /// Clocks that differ by more than this are an error: entries would count in the wrong periods.
-const MAX_CLOCK_ERROR: Duration = Duration::from_secs(3600);
+const MAX_CLOCK_ERROR: Duration = Duration::from_hours(1);
 
 /// Time for the last entries to reach the ledger at the end. What does not is posted at the next start.
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -77,10 +77,7 @@ impl LedgerSetup {
         // The memory store has its outbox there. On a shared store, only a rule that admits requests without it needs one.
         let needs_journal =
             !store.is_shared() || arguments.ledger.given_journal().is_some() || admits_without_store(file).is_some();
-        let journal = match needs_journal {
-            true => Some(open_journal(arguments.ledger.journal(&url)).await?),
-            false => None,
-        };
+        let journal = if needs_journal { Some(open_journal(arguments.ledger.journal(&url)).await?) } else { None };
         Ok(Some(Self { url, budget: arguments.ledger.budget(), journal }))
     }
 
@@ -181,7 +178,7 @@ impl ServerLedger {
 
     /// Posts what the outboxes contain, and closes the ledger.
     pub(crate) async fn stop(&self) {
-        if let Err(error) = self.service.shutdown(LAST_FLUSH_TIMEOUT).await {
+        if let Err(error) = Box::pin(self.service.shutdown(LAST_FLUSH_TIMEOUT)).await {
             tracing::warn!(target: "tidegate::ledger", "{error}. What is not in the ledger is posted at the next start");
         }
         self.ledger.close().await;

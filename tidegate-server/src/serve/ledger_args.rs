@@ -20,8 +20,8 @@ const DEFAULT_JOURNAL: &str = "tidegate.journal";
 #[derive(Args)]
 #[allow(clippy::struct_field_names, reason = "each field is a flag, and named like it")]
 pub(crate) struct LedgerArgs {
-    /// The ledger, which has the truth about quotas with `ledger:`: sqlite:FILE for a single instance, or
-    /// postgres://user:password@host/database for any number of them; needs TIDEGATE_SECRET
+    /// The ledger, which has the truth about quotas with `ledger:`: `sqlite:FILE` for a single instance, or
+    /// `postgres://user:password@host/database` for any number of them; needs a secret
     #[arg(long, value_name = "URL", env = "TIDEGATE_LEDGER", hide_env_values = true, help_heading = HEADING)]
     ledger: Option<String>,
     /// File with that URL, which may contain a password

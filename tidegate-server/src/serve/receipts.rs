@@ -18,10 +18,10 @@ use super::leases::LeaseIdentity;
 use super::signed_text::TextSigner;
 
 /// The time in which a receipt can be refunded.
-const RECEIPT_VALIDITY: Duration = Duration::from_secs(3600);
+const RECEIPT_VALIDITY: Duration = Duration::from_hours(1);
 
 /// How long the use of a receipt is remembered. Longer than it is valid, since clocks differ.
-const REPLAY_RETENTION: Duration = Duration::from_secs(2 * 3600);
+const REPLAY_RETENTION: Duration = Duration::from_hours(2);
 
 /// Longest text that is read. A receipt has at most 32 checks, which are shorter.
 const MAX_TEXT_BYTES: usize = 64 * 1024;

@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn limiter() -> Limiter<MemoryStore> {
-        let rule = Rule::new("tokens", Limit::fixed_window(9, Duration::from_secs(60)).unwrap());
+        let rule = Rule::new("tokens", Limit::fixed_window(9, Duration::from_mins(1)).unwrap());
         Limiter::new(RuleSet::new([rule]).unwrap(), MemoryStore::new())
     }
 

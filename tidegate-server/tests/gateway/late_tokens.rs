@@ -29,9 +29,9 @@ async fn a_response_that_begins_when_its_reservation_has_run_out_is_paid_for_in_
         let work = async {
             answers.notified().await;
             until(|| clock.pending_sleeps() == 1).await;
-            clock.advance(Duration::from_secs(240));
+            clock.advance(Duration::from_mins(4));
             gateway.wait_until_committed().await;
-            clock.advance(Duration::from_secs(60));
+            clock.advance(Duration::from_mins(1));
             may_answer.notify_one();
         };
         let (response, ()) = tokio::join!(gateway.post("/v1/chat/completions", "", r#"{"messages": []}"#), work);
@@ -76,7 +76,7 @@ async fn a_response_that_has_told_nothing_is_committed_as_reserved_when_its_rese
         send_chunk(&mut connection, first).await;
         client.receive_until(first).await;
         until(|| clock.pending_sleeps() == 1).await;
-        clock.advance(Duration::from_secs(240));
+        clock.advance(Duration::from_mins(4));
         gateway.wait_until_committed().await;
         assert_eq!(gateway.used(), committed, "{first}");
         send_chunk(&mut connection, rest).await;

@@ -66,12 +66,13 @@ pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): Jso
     let (accounts, others) = split_ledger_checks(&subject.plans);
     let (rule_list, subject_list) = (rules.join(" "), subjects.join(" "));
     let author = call.author.as_deref().unwrap_or_default();
+    let mut repaired = None;
     if let Some(ledger) = engine.ledger().filter(|_| !accounts.is_empty()) {
         let (Some(author), Some(reason)) = (call.author.as_deref(), call.reason.as_deref()) else {
             let message = "a quota with a ledger is reset by an entry of the ledger: send `author` and `reason`, or name another `rule`";
             return Err(BadRequest::new(message).into());
         };
-        reset_accounts(ledger, &accounts, author, reason).await?;
+        repaired = Some(reset_accounts(ledger, &accounts, author, reason).await?);
     }
     match limiter.store().forget(&others).await {
         Ok(()) => {
@@ -79,7 +80,11 @@ pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): Jso
                 target: "tidegate::audit", rules = rule_list, subjects = subject_list, author, "subject reset by an administrator"
             );
             let SubjectPlans { incomplete, shared, .. } = subject;
-            Ok(Json(json!({ "reset": rules, "incomplete": incomplete, "shared": shared })).into_response())
+            let mut answer = json!({ "reset": rules, "incomplete": incomplete, "shared": shared });
+            if let Some(repaired) = repaired {
+                answer["repaired"] = repaired.into();
+            }
+            Ok(Json(answer).into_response())
         }
         Err(error) => {
             tracing::warn!(

@@ -53,7 +53,7 @@ impl Preparation {
             let timer = tokio_timer();
             let mut reported = String::new();
             loop {
-                match service.prepare().await {
+                match Box::pin(service.prepare()).await {
                     Ok(report) => {
                         let (rebuilt, replayed) = (report.rebuilt, report.replayed);
                         tracing::info!(target: "tidegate::ledger", rebuilt, replayed, "store and ledger are ready");

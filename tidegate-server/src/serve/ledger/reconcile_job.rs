@@ -59,7 +59,8 @@ impl ReconcileJob {
         });
         let (sender, service) = (self.status.clone(), service.clone());
         tokio::spawn(async move {
-            let result = service.reconcile(apply).await.map(Arc::new).map_err(|error| ReconcileFailure::from(&error));
+            let result =
+                Box::pin(service.reconcile(apply)).await.map(Arc::new).map_err(|error| ReconcileFailure::from(&error));
             sender.send_replace(ReconcileStatus { running: false, apply, result: Some(result) });
         });
         Ok(())

@@ -21,7 +21,6 @@ impl LedgerMeans<'_> {
                  postgres://USER:PASSWORD@HOST/DATABASE for several",
                 rule.id()
             )),
-            (None, None) => Ok(()),
             (Some(_), _) if !self.has_secret => Err(
                 "--ledger needs TIDEGATE_SECRET: accounts are found by a hash with that secret, so with another one at the next start \
                  every tenant would begin again at nothing; set it to the output of `openssl rand -hex 16`, keep it, and use the same on \
@@ -33,7 +32,7 @@ impl LedgerMeans<'_> {
                  own, and none would know all that was consumed; use --ledger postgres://USER:PASSWORD@HOST/DATABASE, or --store memory:",
                 rule.id()
             )),
-            (Some(_), _) => Ok(()),
+            _ => Ok(()),
         }
     }
 }

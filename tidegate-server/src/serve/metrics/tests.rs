@@ -94,7 +94,7 @@ fn requests_in_the_grace_of_a_quota_are_counted_by_rule() {
 
 #[test]
 fn holds_that_the_store_has_lost_are_counted_by_rule() {
-    let window = || Limit::fixed_window(10, Duration::from_secs(60)).unwrap();
+    let window = || Limit::fixed_window(10, Duration::from_mins(1)).unwrap();
     let rules = [Rule::new("tokens", window()).with_usage(UsageKind::Total), Rule::new("requests", window())];
     let metrics = Arc::new(Metrics::new(0.8, AnyStore::Memory(Arc::new(MemoryStore::new()))));
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new()).with_observer(Arc::clone(&metrics));

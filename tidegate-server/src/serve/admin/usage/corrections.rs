@@ -68,17 +68,20 @@ pub(super) async fn correct(
     let repaired = repair(ledger, std::slice::from_ref(&account.key)).await;
     let digits = engine.refusals().digits(account.key.subject);
     tracing::info!(
-        target: "tidegate::audit", rule, subject = digits, amount, author, reason, "quota corrected by an administrator"
+        target: "tidegate::audit", rule, subject = digits, amount, author, "quota corrected by an administrator"
     );
     Ok(Json(json!({ "repaired": repaired, "usage": usage_of(ledger, &account, index).await? })).into_response())
 }
 
 /// What an account has consumed in a period.
 async fn usage_of(ledger: &ServerLedger, account: &Account, index: u64) -> Result<Value, UsageError> {
-    let mut query = UsageQuery::default();
-    query.subject = Some(account.key.subject);
-    query.period = Some(account.periods.period());
-    (query.from, query.to) = (Some(PeriodPoint::Index(index)), Some(PeriodPoint::Index(index)));
+    let query = UsageQuery {
+        subject: Some(account.key.subject),
+        period: Some(account.periods.period()),
+        from: Some(PeriodPoint::Index(index)),
+        to: Some(PeriodPoint::Index(index)),
+        ..UsageQuery::default()
+    };
     let rows = ledger.ledger().usage(&query).await?;
     Ok(rows.iter().find(|row| row.key.stem == account.key.stem).map_or(Value::Null, row_json))
 }

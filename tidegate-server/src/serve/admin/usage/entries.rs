@@ -48,9 +48,8 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
     }
     let format = match selection.format.as_deref() {
         Some("csv") => ExportFormat::Csv,
-        Some("jsonl") => ExportFormat::JsonLines,
         None if accepts_csv(headers) => ExportFormat::Csv,
-        None => ExportFormat::JsonLines,
+        Some("jsonl") | None => ExportFormat::JsonLines,
         Some(_) => return Err(BadRequest::new("format: this must be csv or jsonl").into()),
     };
     let (limiter, file) = engine.rules_in_force();
@@ -58,7 +57,7 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
     let wrong =
         || BadRequest::new("to: this must be a date such as 2026-03-29, or a time such as 2026-03-29T05:00:00Z");
     let to = selection.to.as_deref().map(|text| parse_time(text).ok_or_else(wrong)).transpose()?;
-    let (from, limit) = (selection.from_time()?, selection.limit(ExportQuery::DEFAULT_LIMIT)?);
+    let (from, limit) = (selection.first_instant()?, selection.limit(ExportQuery::DEFAULT_LIMIT)?);
     let (mut number, mut cursor) = selection.start()?;
     let mut text = if selection.is_first() { format.header().to_owned() } else { String::new() };
     let mut after = None;
@@ -70,7 +69,9 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
         let found = ledger.ledger().export(&query).await?;
         let is_full = found.len() as u64 == u64::from(limit);
         let shown = found.iter().filter(|entry| !filter.is_repeated(entry.name.as_deref()));
-        shown.for_each(|entry| format.write(entry, &mut text));
+        for entry in shown {
+            format.write(entry, &mut text);
+        }
         if is_full {
             after = Some(next_start(number, found.last().map(LedgerEntry::cursor).as_deref()));
             break;

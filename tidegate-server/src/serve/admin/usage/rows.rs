@@ -72,7 +72,7 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
             return Err(BadRequest::new("`current` selects the periods that run now: leave `from` and `to` out").into());
         }
         true => (Some(running.earliest()), Some(running.latest())),
-        false => (selection.from_time()?, selection.to_time()?),
+        false => (selection.first_instant()?, selection.end()?),
     };
     let limit = selection.limit(UsageQuery::DEFAULT_LIMIT)?;
     let period = selection.period()?;
@@ -107,7 +107,9 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
     }
     if is_csv {
         let mut text = if selection.is_first() { CSV_HEADER.to_owned() } else { String::new() };
-        rows.iter().for_each(|row| push_csv(&mut text, row));
+        for row in &rows {
+            push_csv(&mut text, row);
+        }
         return Ok(text_page("text/csv; charset=utf-8", text, after.as_deref()));
     }
     let rows: Vec<Value> = rows.iter().map(row_json).collect();

@@ -62,12 +62,12 @@ impl Selection {
     }
 
     /// The first instant of the selection.
-    pub(super) fn from_time(&self) -> Result<Option<tidegate::Timestamp>, BadRequest> {
+    pub(super) fn first_instant(&self) -> Result<Option<tidegate::Timestamp>, BadRequest> {
         read_date("from", self.from.as_deref(), parse_time)
     }
 
     /// The first instant behind the selection: the end of the day, month or year that `to` names.
-    pub(super) fn to_time(&self) -> Result<Option<tidegate::Timestamp>, BadRequest> {
+    pub(super) fn end(&self) -> Result<Option<tidegate::Timestamp>, BadRequest> {
         read_date("to", self.to.as_deref(), end_of)
     }
 

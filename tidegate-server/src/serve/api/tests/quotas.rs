@@ -12,7 +12,7 @@ use tidegate_rules::RuleFile;
 use super::{Api, MICROSECOND, SECOND, START, arguments, error, exports};
 use crate::store::{AnyStore, StoreUrl};
 
-const TTL: Duration = Duration::from_secs(300);
+const TTL: Duration = Duration::from_mins(5);
 
 /// A rule `tokens` of the action `complete`, by tenant.
 fn tokens(limit: Limit) -> Rule {
@@ -172,7 +172,7 @@ async fn a_commit_above_a_quota_is_debt_that_the_next_period_pays() {
     let free = json!({ "action": "complete", "tenant": "acme", "cost": 0 });
     assert_eq!(api.post("/v1/check", &free).await.1["allowed"], json!(false), "in debt");
     // The hour of the start has 3,200 seconds left.
-    api.clock.advance(Duration::from_secs(3_600));
+    api.clock.advance(Duration::from_hours(1));
     assert_eq!((api.left().await, api.post("/v1/check", &free).await.1["allowed"].clone()), (300, json!(true)));
 }
 
@@ -181,7 +181,7 @@ async fn a_reservation_across_a_boundary_is_charged_to_the_period_it_was_made_in
     let api =
         Api::start("serve --reservation-ttl 86400", [tokens(Limit::quota(1_000, Periods::utc(Period::Hour)).unwrap())]);
     let (small, large) = (api.reserved("a", 400).await, api.reserved("b", 500).await);
-    api.clock.advance(Duration::from_secs(3_600));
+    api.clock.advance(Duration::from_hours(1));
     assert_eq!(api.left().await, 1_000, "a hold counts in its own period");
     assert_eq!((api.commit(&small, 400).await.0, api.left().await), (200, 1_000));
     assert_eq!((api.commit(&large, 700).await.0, api.left().await), (200, 900), "what was too much there is debt");
