@@ -5,7 +5,7 @@
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
 .PHONY: help tools redis proxies node faketime browser test lint docs unit loom deny sizes links scripts examples run dist surge burst \
-	load differential fuzz figures figures-age faults attacks api mutants mutants-sample
+	load differential fuzz figures figures-age faults attacks ledger-crashes api mutants mutants-sample
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
@@ -45,7 +45,7 @@ touch $@
 endef
 
 help: ## Lists these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: tools lint docs unit loom mutants-sample deny sizes links scripts examples ## Everything that must pass before a commit
 	@echo "note: $$(scripts/check-figures 2>&1 | tail -n 1) \`make figures-age\` lists them; it does not fail the tests."
@@ -140,6 +140,10 @@ faults: tools ## Causes every fault under load, prints the results, and writes d
 
 attacks: tools ## Carries out every attack at full size, prints the results, and writes docs/attacks.md
 	cargo run --release -p conformance --example attacks
+
+ledger-crashes: tools ## Kills processes of the ledger under load in hundreds of rounds, and writes docs/ledger-crashes.md
+	cargo build --release -p conformance --bin tidegate-under-test
+	cargo run --release -p conformance --example ledger_crashes
 
 tools: redis proxies node faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(MUTANTS) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
 

@@ -9,6 +9,7 @@ pub mod batch_history;
 pub mod faults;
 pub mod golden;
 pub mod history;
+pub mod ledger_crashes;
 pub mod model;
 pub mod page_date;
 pub mod proxy;

@@ -1,0 +1,37 @@
+//! The crash suite of the ledger: kills servers, Redis and PostgreSQL at random moments under load, and checks that everything that was
+//! acknowledged is in the ledger once.
+//!
+//! ```text
+//! seed ──▶ strikes ──┐
+//!                    ├──▶ round: load, kill, restart ──▶ inspection: gate = ledger = notes of the clients
+//! seed ──▶ clients ──┘
+//! ```
+
+mod call;
+mod client;
+mod environment;
+mod http_client;
+mod inspection;
+mod instance;
+mod ledger_rows;
+mod load;
+mod outcome;
+mod page;
+mod postgres_part;
+mod promises;
+mod rules;
+mod run;
+mod scenario;
+mod strike;
+mod waiting;
+
+pub use call::{Answer, CallKind, CallRecord};
+pub use ledger_rows::{EntryRow, LedgerRows};
+pub use load::CLIENTS;
+pub use outcome::{Counts, RoundOutcome};
+pub use page::{FIGURES, figures, promises};
+pub use promises::{AccountEvidence, StoreLoss};
+pub use rules::{Account, Quota};
+pub use run::{RunOptions, run};
+pub use scenario::Scenario;
+pub use strike::{Deployment, Strike, Victim};

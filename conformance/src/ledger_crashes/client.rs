@@ -1,0 +1,225 @@
+//! `LoadClient`: consumes, reserves, commits, releases and takes slots at random, and notes every call and its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+use tidegate::{Clock, SystemClock};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::call::{Answer, CallKind, CallRecord};
+use super::http_client::{HttpClient, HttpResponse, NoResponse};
+use super::load::Load;
+use super::rules::{Account, Quota};
+
+/// The largest cost of a call.
+pub(super) const MAX_COST: u64 = 5;
+
+/// The time between two calls of a client, at least: a client whose server is dead does not take the processor from the others.
+const PACE: Duration = Duration::from_millis(2);
+
+/// Reservations that a client knows. The oldest are left to run out.
+const MAX_RESERVATIONS: usize = 8;
+
+/// A client.
+pub(super) struct LoadClient {
+    load: Arc<Load>,
+    number: usize,
+    rng: Rng,
+    http: HttpClient,
+    pace: Interval,
+    reservations: Vec<Reservation>,
+    /// Reservations made so far, for their keys.
+    made: u64,
+}
+
+/// A reservation of this client. Every repeat of a step is the same call.
+struct Reservation {
+    account: Account,
+    key: String,
+    cost: u64,
+    /// The id, once an answer had it.
+    id: Option<String>,
+    /// What is consumed in the end; `None` if it is released.
+    actual: Option<u64>,
+}
+
+impl LoadClient {
+    pub(super) fn new(load: &Arc<Load>, number: usize, seed: u64) -> Self {
+        let mut pace = interval(PACE);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            load: Arc::clone(load),
+            number,
+            rng: Rng::with_seed(seed),
+            http: HttpClient::default(),
+            pace,
+            reservations: Vec::new(),
+            made: 0,
+        }
+    }
+
+    /// Calls until the load ends.
+    pub(super) async fn run(mut self) {
+        while !self.load.has_ended() {
+            self.pace.tick().await;
+            match self.rng.u8(..100) {
+                0..55 => self.consume().await,
+                55..70 => self.reserve_anew().await,
+                70..90 => self.advance_reservation().await,
+                _ => self.export().await,
+            }
+        }
+    }
+
+    /// Takes all slots of a tenant, one after the other, and releases them. Returns whether it got all.
+    pub(super) async fn take_all_slots(&mut self, tenant: &str, slots: usize) -> bool {
+        let account = Account { quota: Quota::Export, tenant: tenant.to_owned() };
+        let mut leases = Vec::new();
+        for _ in 0..slots {
+            let (answer, body) = self.take_slot(&account, 1).await;
+            if answer == Answer::Done {
+                leases.extend(body["lease"]["id"].as_str().map(str::to_owned));
+            }
+        }
+        let taken = leases.len();
+        for lease in leases {
+            self.release_slot(&lease).await;
+        }
+        taken == slots
+    }
+
+    async fn consume(&mut self) {
+        let quota = [Quota::Sync, Quota::Async, Quota::Local][self.rng.usize(..3)];
+        let (account, cost) = (self.account(quota), self.rng.u64(1..=MAX_COST));
+        let body = json!({ "action": quota.action(), "tenant": account.tenant, "cost": cost });
+        self.call(&account, CallKind::Consume { cost }, "/v1/check", &body).await;
+    }
+
+    async fn export(&mut self) {
+        let (account, cost) = (self.account(Quota::Export), self.rng.u64(1..=MAX_COST));
+        let (answer, body) = self.take_slot(&account, cost).await;
+        // Some holders die: their slot is free again after the lease.
+        if let (Answer::Done, Some(lease), true) = (answer, body["lease"]["id"].as_str(), self.rng.u8(..5) > 0) {
+            self.release_slot(lease).await;
+        }
+    }
+
+    async fn take_slot(&mut self, account: &Account, cost: u64) -> (Answer, Value) {
+        let body = json!({ "action": account.quota.action(), "tenant": account.tenant, "cost": cost });
+        self.call(account, CallKind::Consume { cost }, "/v1/leases", &body).await
+    }
+
+    async fn release_slot(&mut self, lease: &str) {
+        let (_, instance) = self.load.pick_instance(&mut self.rng);
+        if let Some(addresses) = instance.addresses() {
+            // If that fails, the slot runs out with its lease.
+            let _ = self.http.send(addresses.http, "DELETE", &format!("/v1/leases/{lease}"), "").await;
+        }
+    }
+
+    async fn reserve_anew(&mut self) {
+        let quota = if self.rng.bool() { Quota::Sync } else { Quota::Async };
+        let (account, cost) = (self.account(quota), self.rng.u64(1..=MAX_COST));
+        self.made += 1;
+        let key = format!("{}-{}-{}", self.load.round(), self.number, self.made);
+        let actual = (self.rng.u8(..4) > 0).then(|| self.rng.u64(1..=cost));
+        let reservation = Reservation { account, key, cost, id: None, actual };
+        let id = self.reserve(&reservation).await;
+        if self.reservations.len() == MAX_RESERVATIONS {
+            self.reservations.remove(0);
+        }
+        self.reservations.push(Reservation { id, ..reservation });
+    }
+
+    /// The next step of a reservation, or a step that it has made already.
+    async fn advance_reservation(&mut self) {
+        if self.reservations.is_empty() {
+            return;
+        }
+        let index = self.rng.usize(..self.reservations.len());
+        let reservation = self.reservations.swap_remove(index);
+        let may_repeat = self.load.may_repeat_reservations();
+        let repeats = may_repeat && self.rng.u8(..5) == 0;
+        let id = match &reservation.id {
+            Some(id) if !repeats => Some(id.clone()),
+            known if may_repeat => self.reserve(&reservation).await.or_else(|| known.clone()),
+            _ => return,
+        };
+        if let (Some(id), false) = (&id, repeats) {
+            self.end(&reservation, id).await;
+        }
+        // Ended ones stay for a while, so that their last step is repeated.
+        if self.rng.u8(..3) > 0 {
+            self.reservations.push(Reservation { id, ..reservation });
+        }
+    }
+
+    async fn reserve(&mut self, reservation: &Reservation) -> Option<String> {
+        let Reservation { account, key, cost, .. } = reservation;
+        let body = json!({
+            "action": account.quota.action(), "tenant": account.tenant, "cost": cost, "idempotency_key": key
+        });
+        let kind = CallKind::Reserve { key: key.clone(), cost: *cost };
+        let (_, answer) = self.call(account, kind, "/v1/quotas/reserve", &body).await;
+        answer["reservation"]["id"].as_str().map(str::to_owned)
+    }
+
+    async fn end(&mut self, reservation: &Reservation, id: &str) {
+        let Reservation { account, key, actual, .. } = reservation;
+        let (kind, path, body) = match *actual {
+            Some(cost) => {
+                (CallKind::Commit { key: key.clone(), cost }, "/v1/quotas/commit", json!({ "id": id, "cost": cost }))
+            }
+            None => (CallKind::Release { key: key.clone() }, "/v1/quotas/release", json!({ "id": id })),
+        };
+        self.call(account, kind, path, &body).await;
+    }
+
+    /// Calls an instance, and notes the answer.
+    async fn call(&mut self, account: &Account, kind: CallKind, path: &str, body: &Value) -> (Answer, Value) {
+        let clock = SystemClock::new();
+        let (index, instance) = self.load.pick_instance(&mut self.rng);
+        let began = clock.now();
+        let response = match instance.addresses() {
+            Some(addresses) => self.http.post(addresses.http, path, body).await,
+            None => Err(NoResponse::Unsent),
+        };
+        let ended = clock.now();
+        let answer = match &response {
+            Ok(response) => read_answer(account.quota, response),
+            Err(NoResponse::Unsent) => Answer::Unsent,
+            Err(NoResponse::Missing) => Answer::Missing,
+        };
+        let text = response.map_or(Value::Null, |response| serde_json::from_str(&response.text).unwrap_or_default());
+        let (round, client) = (self.load.round(), self.number);
+        let account = account.clone();
+        self.load.note(CallRecord { round, client, instance: index, account, kind, began, ended, answer });
+        (answer, text)
+    }
+
+    fn account(&mut self, quota: Quota) -> Account {
+        let tenants = self.load.tenants();
+        Account { quota, tenant: tenants[self.rng.usize(..tenants.len())].clone() }
+    }
+}
+
+fn read_answer(quota: Quota, response: &HttpResponse) -> Answer {
+    match response.status {
+        200 => {
+            let body = response.json();
+            let is_alone = body["degraded"] == json!(true);
+            assert!(quota == Quota::Local || !is_alone, "a closed rule decided without its store: {body}");
+            match body["allowed"] == json!(false) {
+                true => Answer::Denied,
+                false if is_alone => Answer::DoneAlone,
+                false => Answer::Done,
+            }
+        }
+        404 => Answer::NotFound,
+        409 => Answer::Ended,
+        503 => Answer::Failed,
+        _ => panic!("an answer that no call has: {response:?}"),
+    }
+}

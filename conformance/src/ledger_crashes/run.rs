@@ -1,0 +1,219 @@
+//! `CrashRun`: rounds of load in which processes are killed. After each round everything is up again, and the promises are checked.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use tidegate::{Clock, SystemClock};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::call::CallRecord;
+use super::client::LoadClient;
+use super::environment::Environment;
+use super::inspection::inspect;
+use super::load::{CLIENTS, Load};
+use super::outcome::{Counts, RoundOutcome};
+use super::promises::StoreLoss;
+use super::rules::{Account, AccountIndex, Quota, SLOTS};
+use super::strike::{Deployment, Strike, Victim};
+use super::waiting::Polling;
+
+/// Tenants under load in a round.
+const TENANTS: usize = 3;
+
+/// Rounds after which there are other tenants.
+const ROUNDS_PER_TENANT: u32 = 3;
+
+/// Calls under each quota that are decided after everything is up again, before a round ends.
+const DECIDED_AFTER_REPAIR: u64 = 5;
+
+/// Reservations that last for fewer seconds may run out before a repeat of the call that made them, which is a new reservation then.
+const MIN_REPEATED_TTL: u64 = 3_600;
+
+/// How a run is made. The same options draw the same calls and strikes again; processes interleave differently.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// The processes.
+    pub deployment: Deployment,
+    /// What everything random is drawn from.
+    pub seed: u64,
+    /// Rounds.
+    pub rounds: u32,
+    /// Calls in a round, about.
+    pub calls: u64,
+    /// Seconds that reservations last.
+    pub reservation_ttl: u64,
+    /// The program `tidegate`.
+    pub program: PathBuf,
+}
+
+/// A run.
+pub(super) struct CrashRun {
+    pub(super) options: RunOptions,
+    pub(super) environment: Environment,
+    pub(super) index: AccountIndex,
+    /// The calls of each account.
+    pub(super) calls: BTreeMap<Account, Vec<CallRecord>>,
+    /// The losses of the store while the account was under load.
+    pub(super) losses: BTreeMap<Account, Vec<StoreLoss>>,
+    /// The acknowledged units of each account that the ledger did not have at the last inspection.
+    pub(super) lost_units: BTreeMap<Account, u64>,
+}
+
+/// Runs all rounds. Panics with the seed, the round and the history of the account if a promise is broken.
+pub async fn run(options: RunOptions) -> Vec<RoundOutcome> {
+    let environment = Environment::start(options.deployment, &options.program, options.reservation_ttl).await;
+    let index = AccountIndex::new();
+    let mut run = CrashRun {
+        options,
+        environment,
+        index,
+        calls: BTreeMap::new(),
+        losses: BTreeMap::new(),
+        lost_units: BTreeMap::new(),
+    };
+    let mut outcomes = Vec::new();
+    for round in 0..run.options.rounds {
+        outcomes.push(run.round(round).await);
+    }
+    outcomes
+}
+
+impl CrashRun {
+    async fn round(&mut self, round: u32) -> RoundOutcome {
+        let RunOptions { seed, deployment, calls, .. } = self.options;
+        let mut rng = Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round)));
+        let strikes = deployment.strikes(calls, &mut rng);
+        let named: Vec<_> = strikes.iter().map(|strike| strike.victim).collect();
+        eprintln!("{}, seed {seed}, round {round}: {named:?}", deployment.name());
+        let may_repeat = self.options.reservation_ttl >= MIN_REPEATED_TTL;
+        let load = Load::new(round, tenants_of(round), &self.environment.instances, may_repeat);
+        let mut clients = load.start(&mut rng);
+        let lag_micros = self.strike_all(&strikes, &load, &mut clients).await;
+        self.wait_for_decisions(&load, &mut clients).await;
+        load.end();
+        while let Some(ended) = clients.join_next().await {
+            ended.unwrap_or_else(|error| panic!("{}: a client: {error}", self.place(round)));
+        }
+        self.take_slots(&load, rng.u64(..)).await;
+        let counts = self.collect(&load);
+        let lost_units = inspect(self, round, &mut rng).await;
+        RoundOutcome { deployment, strikes, counts, lost_units, lag_micros }
+    }
+
+    /// Where a promise is broken.
+    pub(super) fn place(&self, round: u32) -> String {
+        format!("{}, seed {}, round {round}", self.options.deployment.name(), self.options.seed)
+    }
+
+    /// A client ends before the round only if an answer has no meaning.
+    fn assert_no_client_ended(&self, round: u32, clients: &mut JoinSet<()>) {
+        if let Some(ended) = clients.try_join_next() {
+            panic!("{}: a client has ended: {ended:?}", self.place(round));
+        }
+    }
+
+    /// Kills and repairs all victims at their moments. Returns the lag of the ledger at a loss of the store.
+    async fn strike_all(&mut self, strikes: &[Strike], load: &Arc<Load>, clients: &mut JoinSet<()>) -> u64 {
+        let mut moments: Vec<(u64, bool, &Strike)> = Vec::new();
+        for strike in strikes {
+            moments.push((strike.after_calls, true, strike));
+            moments.push((strike.after_calls + strike.dead_for_calls, false, strike));
+        }
+        moments.sort_by_key(|(calls, ..)| *calls);
+        let (mut lag_micros, mut restarts) = (0, JoinSet::new());
+        for (calls, is_strike, strike) in moments {
+            let mut polling = Polling::until("the load goes on");
+            while load.calls() < calls {
+                self.assert_no_client_ended(load.round(), clients);
+                polling.pause(|| self.place(load.round())).await;
+            }
+            match (is_strike, strike.victim) {
+                (true, victim) => {
+                    let _ = timeout(Duration::from_micros(strike.delay_micros), pending::<()>()).await;
+                    lag_micros = lag_micros.max(self.strike(victim, load).await);
+                }
+                // An instance may wait for its ledger, which is started later.
+                (false, Victim::Instance(index)) => {
+                    let instance = Arc::clone(&self.environment.instances[index]);
+                    restarts.spawn(async move { instance.restart().await });
+                }
+                (false, victim) => self.environment.repair(victim).await,
+            }
+        }
+        restarts.join_all().await;
+        lag_micros
+    }
+
+    async fn strike(&mut self, victim: Victim, load: &Load) -> u64 {
+        if victim != Victim::Redis {
+            self.environment.strike(victim);
+            return 0;
+        }
+        let clock = SystemClock::new();
+        let lagging = |tenant: &String| [Quota::Async, Quota::Local].map(|quota| account(quota, tenant));
+        let accounts: Vec<Account> = load.tenants().iter().flat_map(lagging).collect();
+        let keys: Vec<_> = accounts.iter().map(|account| self.index.key(account)).collect();
+        let looked_at = clock.now();
+        let waiting = self.environment.waiting(&keys).await;
+        self.environment.strike(victim);
+        let dead_at = clock.now();
+        let oldest = waiting.iter().flatten().map(|entry| entry.at.as_micros()).min();
+        for (account, entries) in accounts.into_iter().zip(waiting) {
+            let waiting = entries.iter().map(|entry| (entry.kind, entry.amount)).collect();
+            self.losses.entry(account).or_default().push(StoreLoss { looked_at, dead_at, waiting });
+        }
+        oldest.map_or(0, |oldest| looked_at.as_micros().saturating_sub(oldest))
+    }
+
+    /// Waits until calls under every quota are decided again.
+    async fn wait_for_decisions(&self, load: &Load, clients: &mut JoinSet<()>) {
+        let before = Quota::ALL.map(|quota| load.decided(quota));
+        let decided = || Quota::ALL.map(|quota| load.decided(quota) - before[quota as usize]);
+        let details = || {
+            let outputs: Vec<_> = self.environment.instances.iter().map(|instance| instance.log_lines()).collect();
+            let latest = load.latest_notes(20).join("\n");
+            format!("{}: decided {:?}\n{latest}\n{}", self.place(load.round()), decided(), outputs.join("\n"))
+        };
+        let mut polling = Polling::until("calls are decided after everything is up again");
+        while decided().iter().any(|count| *count < DECIDED_AFTER_REPAIR) {
+            self.assert_no_client_ended(load.round(), clients);
+            self.environment.assert_no_instance_ended();
+            polling.pause(details).await;
+        }
+    }
+
+    /// Takes every slot of every tenant: none is leaked.
+    async fn take_slots(&self, load: &Arc<Load>, seed: u64) {
+        for tenant in load.tenants() {
+            let mut client = LoadClient::new(load, CLIENTS, seed);
+            let mut polling = Polling::until("every slot can be taken after the lease");
+            while !client.take_all_slots(tenant, SLOTS).await {
+                polling.pause(|| format!("{}, tenant {tenant}", self.place(load.round()))).await;
+            }
+        }
+    }
+
+    /// Files the notes of a round by account.
+    fn collect(&mut self, load: &Load) -> Counts {
+        let notes = load.take_notes();
+        let counts = Counts::new(&notes);
+        for note in notes {
+            self.calls.entry(note.account.clone()).or_default().push(note);
+        }
+        counts
+    }
+}
+
+/// The tenants of a round.
+pub(super) fn tenants_of(round: u32) -> Vec<String> {
+    (0..TENANTS).map(|number| format!("tenant-{}-{number}", round / ROUNDS_PER_TENANT)).collect()
+}
+
+pub(super) fn account(quota: Quota, tenant: &str) -> Account {
+    Account { quota, tenant: tenant.to_owned() }
+}
