@@ -4,11 +4,13 @@ use std::cell::{Cell as Counter, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::suite::wait_until;
 use futures_util::future::join_all;
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::{Clock, LedgerMode, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock};
 use tidegate_ledger::{LedgerService, ServiceOptions};
 use tidegate_redis::{RedisOptions, RedisStore};
+use tokio::runtime::{Builder, Runtime};
 
 use super::Bench;
 use super::common::cpu::server_micros;
@@ -23,6 +25,13 @@ const CALLERS: [(usize, usize); 2] = [(1, 20), (64, 1)];
 
 /// The unit of times in `/proc`, on every Linux.
 const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
+
+/// A limiter, and the runtime that it runs on.
+struct Setup<'r> {
+    runtime: &'r Runtime,
+    limiter: Limiter<RedisStore>,
+    service: Option<&'r LedgerService<RedisStore>>,
+}
 
 /// What a decision costs, in microseconds.
 struct DecisionCost {
@@ -48,22 +57,28 @@ pub(crate) fn measure(bench: &Bench, database: &Database) -> Table {
     ];
     let mut table = Table::new(format!("Decisions on a quota, {TENANTS} tenants, Redis and PostgreSQL"), columns);
     redis::cmd("FLUSHALL").arg("SYNC").exec(&mut bench.redis.connection()).unwrap();
+    // Without a ledger nothing is read from outboxes: a runtime of its own, on which no service runs.
+    let plain_runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let plain_store = plain_runtime.block_on(connect(bench));
     let (store, service) = bench.runtime.block_on(async {
-        let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
-        let store = bench.redis.store_with(options).await;
+        let store = connect(bench).await;
         // A busy machine may need longer than the default.
         let options = ServiceOptions::default().with_budget(Duration::from_secs(5));
         let service = LedgerService::start(database.ledger().await, store.clone(), options).unwrap();
         service.prepare().await.unwrap();
         (store, service)
     });
-    let limiters = MODES.map(|(_, mode)| limiter(&store, &service, mode));
+    let setups = MODES.map(|(_, mode)| match mode {
+        None => Setup { runtime: &plain_runtime, limiter: limiter(&plain_store, None), service: None },
+        Some(mode) => {
+            let limiter = limiter(&store, Some(mode)).with_ledger(Arc::new(service.clone()));
+            Setup { runtime: &bench.runtime, limiter, service: Some(&service) }
+        }
+    });
     for (callers, fewer) in CALLERS {
-        let contender = |limiter| -> Contender<'_, DecisionCost> {
-            let (service, calls) = (&service, calls / fewer);
-            Box::new(move || measure_round(bench, database, limiter, service, callers, calls))
-        };
-        let mut contenders: Vec<Contender<'_, DecisionCost>> = limiters.iter().map(contender).collect();
+        let contender = |setup: &'_ Setup<'_>| measure_round(bench, database, setup, callers, calls / fewer);
+        let mut contenders: Vec<Contender<'_, DecisionCost>> =
+            setups.iter().map(|setup| -> Contender<'_, DecisionCost> { Box::new(move || contender(setup)) }).collect();
         let best = best_of(bench.options.rounds(), &mut contenders, |round, best| round.process < best.process);
         for ((name, _), cost) in MODES.into_iter().zip(best) {
             let numbers = [
@@ -81,25 +96,23 @@ pub(crate) fn measure(bench: &Bench, database: &Database) -> Table {
     table
 }
 
-fn limiter(store: &RedisStore, service: &LedgerService<RedisStore>, mode: Option<LedgerMode>) -> Limiter<RedisStore> {
+async fn connect(bench: &Bench) -> RedisStore {
+    let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
+    bench.redis.store_with(options).await
+}
+
+fn limiter(store: &RedisStore, mode: Option<LedgerMode>) -> Limiter<RedisStore> {
     let quota = Limit::quota(1_000_000_000, Periods::utc(Period::Day)).unwrap();
     let rule = Rule::new(mode.map_or("none", LedgerMode::as_str), quota).with_per(["tenant"]);
     let rule = match mode {
         Some(mode) => rule.with_ledger(mode),
         None => rule,
     };
-    Limiter::new(RuleSet::new([rule]).unwrap(), store.clone()).with_ledger(Arc::new(service.clone()))
+    Limiter::new(RuleSet::new([rule]).unwrap(), store.clone())
 }
 
-/// Decides `calls` times, and flushes what is left, which belongs to the cost.
-fn measure_round(
-    bench: &Bench,
-    database: &Database,
-    limiter: &Limiter<RedisStore>,
-    service: &LedgerService<RedisStore>,
-    callers: usize,
-    calls: usize,
-) -> DecisionCost {
+/// Decides `calls` times, and waits until the last entries are in the ledger, which belongs to the cost.
+fn measure_round(bench: &Bench, database: &Database, setup: &Setup<'_>, callers: usize, calls: usize) -> DecisionCost {
     let tenants: Vec<String> =
         Random::new(7).uniform(TENANTS, calls).into_iter().map(|n| format!("tenant-{n}")).collect();
     let (next, latencies) = (Counter::new(0), RefCell::new(Vec::with_capacity(calls)));
@@ -109,17 +122,22 @@ fn measure_round(
             let number = next.replace(next.get() + 1);
             let Some(tenant) = tenants.get(number) else { return };
             let began_at = clock.now();
-            let decision = limiter.check(&Request::new("call").with_attribute("tenant", tenant)).await.unwrap();
+            let decision = setup.limiter.check(&Request::new("call").with_attribute("tenant", tenant)).await.unwrap();
             assert!(decision.is_allowed());
             latencies.borrow_mut().push(clock.now().since(began_at).as_secs_f64() * 1e6);
         }
     };
     let mut connection = bench.redis.connection();
     let mut spent = || (server_micros(&mut connection), process_micros(), postgres_micros(database), clock.now());
+    let posted = || setup.service.map_or(0, |service| service.stats().entries_posted);
+    let posted_before = posted();
     let before = spent();
-    bench.runtime.block_on(join_all((0..callers).map(caller)));
+    setup.runtime.block_on(join_all((0..callers).map(caller)));
     let ended_at = clock.now();
-    bench.runtime.block_on(service.flush_all()).unwrap();
+    if let Some(service) = setup.service {
+        let is_posted = || posted() == posted_before + calls as u64;
+        setup.runtime.block_on(wait_until("entries are missing", is_posted, || format!("{:?}", service.stats())));
+    }
     let after = spent();
     let mut latencies = latencies.into_inner();
     latencies.sort_by(f64::total_cmp);
