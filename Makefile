@@ -4,7 +4,7 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis proxies node faketime browser test lint docs unit loom deny sizes links scripts examples run dist surge burst \
+.PHONY: help tools redis postgres proxies node faketime browser test lint docs unit loom deny sizes links scripts examples run dist surge burst \
 	load differential fuzz figures figures-age faults attacks ledger-crashes api mutants mutants-sample
 
 VALKEY_VERSION := 9.1.2.post2
@@ -145,11 +145,15 @@ ledger-crashes: tools ## Kills processes of the ledger under load in hundreds of
 	cargo build --release -p conformance --bin tidegate-under-test
 	cargo run --release -p conformance --example ledger_crashes
 
-tools: redis proxies node faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(MUTANTS) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
+tools: redis postgres proxies node faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(MUTANTS) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
 
 # The packages may start servers on ports 6379 and 80. That does no harm: the tests start their own on free ports.
 redis:
 	@command -v redis-server >/dev/null || { $(call install,redis-server redis-tools,install Redis 7.0 or later); }
+
+# Only its programs are used, from this directory: other programs of the same names may come first in PATH.
+postgres:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { $(call install,postgresql,install PostgreSQL 15 or later into /usr/lib/postgresql); }
 
 proxies:
 	@command -v nginx >/dev/null || { $(call install,nginx,install nginx with its auth_request module); }

@@ -12,6 +12,7 @@ pub mod history;
 pub mod ledger_crashes;
 pub mod model;
 pub mod page_date;
+pub mod postgres;
 pub mod proxy;
 pub mod pure_store;
 pub mod retained;

@@ -320,7 +320,7 @@ fn fake_time_library() -> PathBuf {
     libraries.find(|library| library.exists()).expect("libfaketime, which `make tools` installs")
 }
 
-fn new_directory() -> PathBuf {
+pub(crate) fn new_directory() -> PathBuf {
     static DIRECTORY_COUNT: AtomicU32 = AtomicU32::new(0);
     let number = DIRECTORY_COUNT.fetch_add(1, Ordering::Relaxed);
     // In memory where possible: cluster nodes and sentinels write their state files synchronously.

@@ -1,0 +1,192 @@
+//! `PostgresServer`: a real PostgreSQL for one test, on a free port, in its own directory, as an unprivileged user, stopped on drop.
+
+use std::fs::File;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, getgid, getuid, kill_process};
+
+use crate::server::{free_port, new_directory};
+
+/// A running server with an empty database.
+#[derive(Debug)]
+pub struct PostgresServer {
+    process: Child,
+    directory: PathBuf,
+    port: u16,
+    settings: Vec<String>,
+}
+
+/// Settings of every server. It survives the end of a process, not of the machine, so it need not wait for the disk.
+const SETTINGS: [&str; 9] = [
+    "listen_addresses=127.0.0.1",
+    "unix_socket_directories=",
+    "fsync=off",
+    "synchronous_commit=on",
+    "full_page_writes=off",
+    "shared_buffers=32MB",
+    "max_connections=100",
+    // A killed server leaves nothing outside its directory.
+    "dynamic_shared_memory_type=mmap",
+    "logging_collector=off",
+];
+
+/// The superuser of the server.
+const USER: &str = "tidegate";
+
+impl PostgresServer {
+    /// Starts a server.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server with further settings, as in `work_mem=1MB`.
+    pub fn start_with(settings: &[&str]) -> Self {
+        let directory = new_directory();
+        initialize(&directory);
+        let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let port = free_port();
+        let mut server = Self { process: run(&directory, port, &settings), directory, port, settings };
+        // Another process may take the port before the server binds it: then try another.
+        for _ in 0..20 {
+            if server.wait_until_ready() {
+                return server;
+            }
+            server.port = free_port();
+            server.process = run(&server.directory, server.port, &server.settings);
+        }
+        panic!("PostgreSQL does not start: {}", server.log());
+    }
+
+    /// The URL of its database.
+    pub fn url(&self) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Its port.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Runs statements, and returns what they print: rows on lines, columns separated by `|`.
+    pub fn execute(&self, sql: &str) -> String {
+        let mut command = Command::new(program("psql"));
+        command.args(["--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--set=ON_ERROR_STOP=1"]);
+        let output = command.args(["--dbname", &self.url(), "--command", sql]).output().expect("psql starts");
+        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    /// Kills it with SIGKILL. The processes of its connections end as soon as they notice.
+    pub fn kill9(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts a killed server again, on the same port and with its files.
+    pub fn restart(&mut self) {
+        self.kill9();
+        // Processes of the killed server may still use its memory: then it refuses to start.
+        for _ in 0..1_000 {
+            self.process = run(&self.directory, self.port, &self.settings);
+            if self.wait_until_ready() {
+                return;
+            }
+        }
+        panic!("PostgreSQL does not start again: {}", self.log());
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+
+    /// Waits until it takes connections or exits. Its pid file says so, so no server of another test is taken for it.
+    fn wait_until_ready(&mut self) -> bool {
+        let file = self.directory.join("data/postmaster.pid");
+        loop {
+            if self.process.try_wait().unwrap().is_some() {
+                return false;
+            }
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            let mut lines = text.lines().map(str::trim);
+            if lines.next() == Some(&self.process.id().to_string()) && lines.any(|line| line == "ready") {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        // An immediate shutdown ends the processes of its connections as well.
+        let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap()).unwrap();
+        if self.process.try_wait().is_ok_and(|exit| exit.is_none()) {
+            let _ = kill_process(pid, Signal::QUIT);
+        }
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn run(directory: &Path, port: u16, settings: &[String]) -> Child {
+    let mut command = unprivileged("postgres");
+    command.arg("-D").arg(directory.join("data")).args(["-p", &port.to_string()]);
+    for setting in SETTINGS.into_iter().chain(settings.iter().map(String::as_str)) {
+        command.args(["-c", setting]);
+    }
+    command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(File::options().create(true).append(true).open(directory.join("log")).unwrap());
+    command.spawn().unwrap_or_else(|error| panic!("PostgreSQL does not start: {error}"))
+}
+
+/// Makes an empty data directory.
+fn initialize(directory: &Path) {
+    let (user, group) = unprivileged_user();
+    chown(directory, Some(user), Some(group)).unwrap();
+    let mut command = unprivileged("initdb");
+    command.arg("-D").arg(directory.join("data")).current_dir(directory);
+    command.args(["--no-sync", "--no-locale", "--encoding=UTF8", "--auth=trust", "--username", USER]);
+    let output = command.output().expect("initdb starts");
+    assert!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A command that does not run as root, which PostgreSQL refuses.
+fn unprivileged(name: &str) -> Command {
+    let (user, group) = unprivileged_user();
+    let mut command = Command::new(program(name));
+    if getuid().is_root() {
+        command.uid(user).gid(group);
+    }
+    command
+}
+
+/// This user, or the one of Debian's package, or `nobody` if this is root.
+fn unprivileged_user() -> (u32, u32) {
+    if !getuid().is_root() {
+        return (getuid().as_raw(), getgid().as_raw());
+    }
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let line = users.lines().find_map(|line| line.strip_prefix("postgres:"));
+    let mut numbers = line.unwrap_or_default().split(':').skip(1).map(|number| number.parse().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(user), Some(group)) => (user, group),
+        _ => (65_534, 65_534),
+    }
+}
+
+/// A program of the newest PostgreSQL that is installed.
+fn program(name: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut programs: Vec<(u32, PathBuf)> = versions
+        .filter_map(|entry| {
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin").join(name)))
+        })
+        .filter(|(_, program)| program.exists())
+        .collect();
+    programs.sort();
+    programs.pop().expect("PostgreSQL in /usr/lib/postgresql; `make test` installs it").1
+}

@@ -1,0 +1,201 @@
+//! `Ledger`: durable entries, their sums and the reservations, in SQLite or PostgreSQL.
+//!
+//! ```text
+//! posting         post: entries of outboxes, each counted once
+//! administration  correct, reset; expiry: reservations that ran out; roll_up: old entries
+//! reading         states of gates, usage, export
+//! ```
+//!
+//! Both databases run the same steps. Only statements on many rows differ; they are in `postgres` and `sqlite`.
+
+mod administration;
+mod chain;
+mod contains;
+mod correction;
+mod entry_row;
+mod expiry;
+mod export_query;
+mod hold;
+mod limit_name;
+mod migration;
+mod names;
+mod postgres;
+mod posting;
+mod reading;
+mod roll_up;
+mod sqlite;
+#[cfg(test)]
+mod tests;
+mod transaction;
+mod usage_query;
+
+use std::fmt;
+use std::fs::File;
+use std::future::Future;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use sqlx::postgres::PgPool;
+use tidegate::Timestamp;
+
+pub use correction::{Correction, Reset};
+use entry_row::from_signed;
+pub use export_query::{ExportQuery, LedgerEntry};
+pub(crate) use limit_name::LimitName;
+pub use posting::Posted;
+pub use roll_up::RollUp;
+use sqlite::SqliteFile;
+use transaction::LedgerTransaction;
+
+use crate::{LedgerError, LedgerErrorKind, LedgerUrl};
+
+/// A connection is made, or taken from those that exist, within this time.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A transaction takes no longer, whatever happens to the database. A database ends its statements before that.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(20);
+
+const MAX_CONNECTIONS: u32 = 4;
+
+/// How often a transaction is repeated that the database ended because of others.
+const MAX_ATTEMPTS: u32 = 5;
+
+/// A ledger: durable entries of quotas, their sums, and the reservations. Clones share connections.
+#[derive(Clone)]
+pub struct Ledger {
+    database: Database,
+}
+
+#[derive(Clone)]
+enum Database {
+    Postgres(PgPool),
+    Sqlite(SqliteFile),
+}
+
+/// Keeps other reconciliations away until it is dropped, or its process ends.
+pub struct ReconcileLock {
+    held: HeldLock,
+}
+
+impl ReconcileLock {
+    /// Ends it. After this, another reconciliation can begin at once; if it is only dropped, when the database has noticed.
+    pub async fn release(self) {
+        if let HeldLock::Session(mut connection) = self.held {
+            // If it fails, the database ends the lock with the connection.
+            let _ = postgres::unlock_reconcile(&mut connection).await;
+        }
+    }
+}
+
+#[allow(dead_code, reason = "holding it is its use")]
+enum HeldLock {
+    Session(PgConnection),
+    File(File),
+}
+
+impl Ledger {
+    /// Connects to a ledger, and creates or migrates its tables. Fails with [`LedgerErrorKind::Newer`], and changes nothing, if a newer
+    /// version of Tidegate has migrated it.
+    pub async fn open(url: &LedgerUrl) -> Result<Self, LedgerError> {
+        let database = in_time(async {
+            Ok(match url {
+                LedgerUrl::Sqlite(path) => Database::Sqlite(SqliteFile::open(path).await?),
+                LedgerUrl::Postgres(_) => Database::Postgres(postgres::open(url).await?),
+            })
+        });
+        Ok(Self { database: database.await? })
+    }
+
+    /// Whether any number of instances can use it.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self.database, Database::Postgres(_))
+    }
+
+    /// Checks that the database answers and takes writes.
+    pub async fn ping(&self) -> Result<(), LedgerError> {
+        in_time(async {
+            let mut transaction = self.begin(true).await?;
+            transaction.execute("UPDATE schema_version SET version = version WHERE version = 0", Vec::new()).await?;
+            transaction.rollback().await
+        })
+        .await
+    }
+
+    /// The time by the clock of the database: that of the PostgreSQL server, or of this host.
+    pub async fn now(&self) -> Result<Timestamp, LedgerError> {
+        in_time(async {
+            let mut transaction = self.begin(false).await?;
+            let sql = match self.database {
+                Database::Postgres(_) => "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8",
+                Database::Sqlite(_) => "SELECT CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER)",
+            };
+            let rows = transaction.fetch(sql, Vec::new()).await?;
+            transaction.commit().await?;
+            let micros = rows.first().map_or(Ok(0), |row| row.int(0))?;
+            Ok(Timestamp::from_micros(from_signed(micros)))
+        })
+        .await
+    }
+
+    /// Keeps other reconciliations away, of all instances. Fails with [`LedgerErrorKind::Busy`] while one runs.
+    pub async fn reconcile_lock(&self) -> Result<ReconcileLock, LedgerError> {
+        in_time(async {
+            let held = match &self.database {
+                Database::Postgres(pool) => postgres::try_reconcile_lock(pool).await?.map(HeldLock::Session),
+                Database::Sqlite(file) => file.try_reconcile_lock()?.map(HeldLock::File),
+            };
+            let busy = || {
+                let message = "another reconciliation of this ledger runs; wait for it to end, then repeat";
+                LedgerError::new(LedgerErrorKind::Busy, message)
+            };
+            Ok(ReconcileLock { held: held.ok_or_else(busy)? })
+        })
+        .await
+    }
+
+    /// Closes all connections. Calls after that fail.
+    pub async fn close(&self) {
+        match &self.database {
+            Database::Postgres(pool) => pool.close().await,
+            Database::Sqlite(file) => file.close().await,
+        }
+    }
+
+    /// Begins a transaction that writes, or one that sees the ledger at one moment.
+    async fn begin(&self, writes: bool) -> Result<LedgerTransaction, LedgerError> {
+        Ok(match &self.database {
+            Database::Postgres(pool) => LedgerTransaction::Postgres(postgres::begin(pool, writes).await?),
+            Database::Sqlite(file) => LedgerTransaction::Sqlite(file.begin(writes).await?),
+        })
+    }
+
+    /// Runs a transaction in time, and again if the database ended it because of others.
+    async fn repeat<T, F>(&self, run: impl Fn() -> F) -> Result<T, LedgerError>
+    where
+        F: Future<Output = Result<T, LedgerError>>,
+    {
+        let mut attempt = 1;
+        loop {
+            match in_time(run()).await {
+                Err(error) if error.is_repeatable() && attempt < MAX_ATTEMPTS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+}
+
+async fn in_time<T>(run: impl Future<Output = Result<T, LedgerError>>) -> Result<T, LedgerError> {
+    tokio::time::timeout(TRANSACTION_TIMEOUT, run).await.unwrap_or_else(|_| Err(LedgerError::timed_out()))
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_shared() { "Ledger(PostgreSQL)" } else { "Ledger(SQLite)" })
+    }
+}
+
+impl fmt::Debug for ReconcileLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReconcileLock")
+    }
+}

@@ -1,0 +1,163 @@
+//! `Ledger::correct` and `Ledger::reset`: entries that an administrator makes.
+
+use tidegate::spi::{AccountKey, EntryKind};
+use tidegate::{Periods, Timestamp};
+
+use super::chain::BalanceChain;
+use super::correction::{Correction, Reset, own_entry_id};
+use super::entry_row::{EntryRow, RowId, row_id, signed};
+use super::posting::{Chains, load_chains, write_chains};
+use super::transaction::{Argument, LedgerTransaction};
+use super::{Ledger, LimitName};
+use crate::LedgerError;
+
+/// How many periods a correction may be ahead of its time and of the account: calendars of several zones are up to two apart.
+const MAX_LEAD: u64 = 2;
+
+impl Ledger {
+    /// Posts a correction. Fails with [`LedgerErrorKind::Invalid`](crate::LedgerErrorKind::Invalid), and changes nothing, if the
+    /// consumption of the period would be below 0, or if the idempotency key was used for another correction of the account.
+    pub async fn correct(&self, correction: &Correction) -> Result<(), LedgerError> {
+        correction.validate()?;
+        self.repeat(|| self.correct_once(correction)).await
+    }
+
+    async fn correct_once(&self, correction: &Correction) -> Result<(), LedgerError> {
+        let Correction { key, amount, .. } = correction;
+        let mut open = OpenAccount::lock(self, key, correction.period, correction.hard_limit.is_some()).await?;
+        let period = open.period(key, correction.period, correction.at)?;
+        let hard_limit = correction.hard_limit.map(signed).or_else(|| open.chain.hard_limit_near(period));
+        let Some(hard_limit) = hard_limit else {
+            return open.refuse("the account has no entries; give the amount of its quota with the correction").await;
+        };
+        let id = own_entry_id(key, correction.idempotency_key.as_deref());
+        let row = EntryRow {
+            period,
+            amount: *amount,
+            hard_limit,
+            author: Some(correction.author.clone()),
+            reason: Some(correction.reason.clone()),
+            ..EntryRow::new(row_id(id, 0), open.id, signed(correction.at.as_micros()), EntryKind::Correct)
+        };
+        if let Some((kind, posted)) = open.posted(&row.id).await? {
+            let is_same = kind == i64::from(EntryKind::Correct.number()) && posted == *amount;
+            return open.end_repeated(is_same).await;
+        }
+        let consumed = open.chain.get(period).map_or(0, |balance| balance.consumed);
+        if *amount < 0 && consumed.saturating_add(*amount) < 0 {
+            let text = format!(
+                "a correction by {amount} would bring the consumption of period {period} below 0: it is {consumed}, so at \
+                 most {} can be given back",
+                consumed.max(0)
+            );
+            return open.refuse(&text).await;
+        }
+        open.append(row).await
+    }
+
+    /// Posts an entry that brings the consumption of the current period to 0, and forgives the debt that was carried into it. What was
+    /// used in the period before stays.
+    pub async fn reset(&self, reset: &Reset) -> Result<(), LedgerError> {
+        reset.validate()?;
+        self.repeat(|| self.reset_once(reset)).await
+    }
+
+    async fn reset_once(&self, reset: &Reset) -> Result<(), LedgerError> {
+        let mut open = OpenAccount::lock(self, &reset.key, None, false).await?;
+        let last = open.chain.last_period().unwrap_or_default();
+        let period = open.period(&reset.key, reset.period, reset.at)?.max(last);
+        let consumed = open.chain.get(period).map_or(0, |balance| balance.consumed);
+        let row = EntryRow {
+            period,
+            amount: consumed.saturating_neg(),
+            hard_limit: open.chain.hard_limit_near(period).unwrap_or_default(),
+            forgiven: Some(open.chain.carried_into(period)),
+            author: Some(reset.author.clone()),
+            reason: Some(reset.reason.clone()),
+            ..EntryRow::new(
+                row_id(own_entry_id(&reset.key, reset.idempotency_key.as_deref()), 0),
+                open.id,
+                signed(reset.at.as_micros()),
+                EntryKind::Reset,
+            )
+        };
+        if let Some((kind, _)) = open.posted(&row.id).await? {
+            return open.end_repeated(kind == i64::from(EntryKind::Reset.number())).await;
+        }
+        open.append(row).await
+    }
+}
+
+/// An account that is locked for one entry of the ledger's own.
+struct OpenAccount {
+    transaction: LedgerTransaction,
+    id: i64,
+    chain: BalanceChain,
+}
+
+impl OpenAccount {
+    /// Locks an account and reads its sums from a period on, or from the last one with entries on. An unknown account is created or
+    /// refused.
+    async fn lock(ledger: &Ledger, key: &AccountKey, period: Option<u64>, create: bool) -> Result<Self, LedgerError> {
+        let keys = std::slice::from_ref(key);
+        let unknown =
+            || LedgerError::invalid("the ledger has no such account; check the rule, the limit and the tenant");
+        let mut transaction = if create { ledger.lock_accounts(keys).await?.0 } else { ledger.begin(true).await? };
+        let Some(Some(account)) = transaction.find_accounts(keys, true).await?.pop() else {
+            transaction.rollback().await?;
+            return Err(unknown());
+        };
+        let sql = "SELECT max(period) FROM balances WHERE account = $1";
+        let last = transaction.fetch(sql, vec![Argument::Int(account.id)]).await?;
+        let last = last.first().map_or(Ok(None), |row| row.maybe_int(0))?;
+        if last.is_none() && !create {
+            transaction.rollback().await?;
+            return Err(unknown());
+        }
+        let from = period.map(signed).into_iter().chain(last).min().unwrap_or_default();
+        let mut chains = load_chains(&mut transaction, std::iter::once((account.id, from))).await?;
+        Ok(Self { transaction, id: account.id, chain: chains.remove(&account.id).unwrap_or_default() })
+    }
+
+    /// The period to change: the given one, or the last one with entries. One that has not begun is a mistake.
+    fn period(&self, key: &AccountKey, period: Option<u64>, at: Timestamp) -> Result<i64, LedgerError> {
+        let last = self.chain.last_period();
+        let Some(period) = period else {
+            let none = || LedgerError::invalid("the account has no entries; say which period to correct");
+            return last.ok_or_else(none);
+        };
+        let current = LimitName::from_key(key).period.map_or(0, |kind| Periods::utc(kind).bounds_at(at).index);
+        let latest = signed(current + MAX_LEAD).max(last.unwrap_or_default());
+        if signed(period) > latest {
+            return Err(LedgerError::invalid(format!("period {period} has not begun; the current one is {current}")));
+        }
+        Ok(signed(period))
+    }
+
+    /// The kind and the amount of the entry with this id, if there is one.
+    async fn posted(&mut self, id: &RowId) -> Result<Option<(i64, i64)>, LedgerError> {
+        let sql = "SELECT CAST(kind AS BIGINT), amount FROM entries WHERE id = $1";
+        let rows = self.transaction.fetch(sql, vec![Argument::Bytes(id.to_vec())]).await?;
+        rows.first().map(|row| Ok((row.int(0)?, row.int(1)?))).transpose()
+    }
+
+    async fn append(mut self, row: EntryRow) -> Result<(), LedgerError> {
+        self.transaction.insert_entries(std::slice::from_ref(&row)).await?;
+        self.chain.add(row.period, row.change());
+        write_chains(&mut self.transaction, &mut Chains::from([(self.id, self.chain)])).await?;
+        self.transaction.commit().await
+    }
+
+    async fn end_repeated(self, is_same: bool) -> Result<(), LedgerError> {
+        if is_same {
+            return self.transaction.rollback().await;
+        }
+        self.refuse("the idempotency key was used for another correction or reset of this account; take a new one")
+            .await
+    }
+
+    async fn refuse(self, message: &str) -> Result<(), LedgerError> {
+        self.transaction.rollback().await?;
+        Err(LedgerError::invalid(message))
+    }
+}

@@ -1,0 +1,153 @@
+//! `ExportFormat`: entries as CSV or as JSON lines.
+
+use std::fmt::Write;
+
+use serde_json::json;
+use tidegate::{Period, Timestamp};
+
+use crate::LedgerEntry;
+
+/// How entries are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExportFormat {
+    /// Comma-separated values as in RFC 4180, with a header. Texts that a spreadsheet would take for a formula begin with an apostrophe.
+    Csv,
+    /// One JSON object on each line.
+    JsonLines,
+}
+
+const HEADER: &str = "id,late,time_micros,kind,rule,limit,subject,tenant,period,period_index,amount,held,owner,\
+                      expires_at_micros,forgiven,hard_limit,author,reason\r\n";
+
+impl ExportFormat {
+    /// What comes before the first entry.
+    pub const fn header(self) -> &'static str {
+        match self {
+            Self::Csv => HEADER,
+            Self::JsonLines => "",
+        }
+    }
+
+    /// Appends an entry to `text`.
+    pub fn write(self, entry: &LedgerEntry, text: &mut String) {
+        match self {
+            Self::Csv => write_csv(entry, text),
+            Self::JsonLines => write_json(entry, text),
+        }
+    }
+}
+
+fn write_csv(entry: &LedgerEntry, text: &mut String) {
+    let optional = |time: Option<Timestamp>| time.map(|time| time.as_micros().to_string()).unwrap_or_default();
+    let fields = [
+        entry.id.to_string(),
+        entry.is_late.to_string(),
+        entry.at.as_micros().to_string(),
+        entry.kind.as_str().to_owned(),
+        guarded(&entry.rule),
+        guarded(&entry.limit),
+        entry.subject.to_string(),
+        guarded(entry.name.as_deref().unwrap_or_default()),
+        entry.period.map_or("", Period::as_str).to_owned(),
+        entry.index.to_string(),
+        entry.amount.to_string(),
+        entry.held.to_string(),
+        entry.owner.to_string(),
+        optional(entry.expires_at),
+        entry.forgiven.to_string(),
+        entry.hard_limit.to_string(),
+        guarded(entry.author.as_deref().unwrap_or_default()),
+        guarded(entry.reason.as_deref().unwrap_or_default()),
+    ];
+    let quoted: Vec<String> = fields.into_iter().map(quoted).collect();
+    let _ = write!(text, "{}\r\n", quoted.join(","));
+}
+
+/// A text that a spreadsheet does not take for a formula.
+fn guarded(text: &str) -> String {
+    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() }
+}
+
+fn quoted(field: String) -> String {
+    if field.contains([',', '"', '\r', '\n']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
+}
+
+fn write_json(entry: &LedgerEntry, text: &mut String) {
+    let line = json!({
+        "id": entry.id.to_string(),
+        "late": entry.is_late,
+        "time_micros": entry.at.as_micros(),
+        "kind": entry.kind.as_str(),
+        "rule": entry.rule,
+        "limit": entry.limit,
+        "subject": entry.subject.to_string(),
+        "tenant": entry.name,
+        "period": entry.period.map(Period::as_str),
+        "period_index": entry.index,
+        "amount": entry.amount,
+        "held": entry.held,
+        "owner": entry.owner,
+        "expires_at_micros": entry.expires_at.map(Timestamp::as_micros),
+        "forgiven": entry.forgiven,
+        "hard_limit": entry.hard_limit,
+        "author": entry.author,
+        "reason": entry.reason,
+    });
+    let _ = writeln!(text, "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::spi::{EntryId, EntryKind, Subject};
+
+    fn entry(reason: &str) -> LedgerEntry {
+        LedgerEntry {
+            id: EntryId { generation: 7, partition: 3, millis: 9, sequence: 1 },
+            is_late: false,
+            at: Timestamp::from_micros(1_000),
+            kind: EntryKind::Correct,
+            rule: "exports".into(),
+            limit: String::new(),
+            subject: Subject::from_hash(5),
+            name: Some("-acme, \"Inc\"".into()),
+            period: Some(Period::Month),
+            index: 24_300,
+            amount: -4,
+            held: 0,
+            owner: 0,
+            expires_at: None,
+            forgiven: 0,
+            hard_limit: 100,
+            author: Some("@ann".into()),
+            reason: Some(reason.into()),
+        }
+    }
+
+    #[test]
+    fn a_spreadsheet_takes_no_text_for_a_formula_and_every_number_for_a_number() {
+        let mut text = ExportFormat::Csv.header().to_owned();
+        ExportFormat::Csv.write(&entry("=HYPERLINK(\"x\")\nsecond line"), &mut text);
+        let (header, row) = text.split_once("\r\n").unwrap();
+        assert_eq!(header.split(',').count(), 18);
+        assert_eq!(
+            row,
+            "7.3.9-1,false,1000,correct,exports,,00000000000000000000000000000005,\"'-acme, \"\"Inc\"\"\",month,24300,-4,0,0,,0,\
+             100,'@ann,\"'=HYPERLINK(\"\"x\"\")\nsecond line\"\r\n"
+        );
+    }
+
+    #[test]
+    fn a_json_line_is_one_line_with_every_field() {
+        let mut text = String::new();
+        ExportFormat::JsonLines.write(&entry("a\nb"), &mut text);
+        assert_eq!(text.lines().count(), 1);
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (&line["reason"], &line["amount"], &line["tenant"]),
+            (&json!("a\nb"), &json!(-4), &json!("-acme, \"Inc\""))
+        );
+        assert_eq!(line.as_object().unwrap().len(), ExportFormat::Csv.header().split(',').count());
+    }
+}
