@@ -45,13 +45,25 @@ impl Scenario {
         self.post(instance, "/v1/quotas/reserve", &body).await
     }
 
-    /// Consumes from the quota of an account, at an instance.
-    pub async fn consume(&self, instance: usize, account: &Account, cost: u64) -> (u16, Value) {
-        let body = json!({ "action": account.quota.action(), "tenant": account.tenant, "cost": cost });
-        self.post(instance, "/v1/check", &body).await
+    /// The same again as long as the answer is 503, which says so: a busy machine may need more time than an instance has.
+    pub async fn reserve_until_decided(
+        &self,
+        instance: usize,
+        account: &Account,
+        key: &str,
+        cost: u64,
+    ) -> (u16, Value) {
+        let mut polling = Polling::until("an instance decides on a reservation");
+        loop {
+            let (status, body) = self.reserve(instance, account, key, cost).await;
+            if status != 503 {
+                return (status, body);
+            }
+            polling.pause(|| self.environment.instances[instance].log_lines()).await;
+        }
     }
 
-    /// Waits until an instance decides on an account.
+    /// Waits until an instance decides on an account. Nothing is consumed.
     pub async fn wait_until_decided(&self, instance: usize, account: &Account) {
         let body = json!({ "action": account.quota.action(), "tenant": account.tenant, "peek": true });
         let mut polling = Polling::until("an instance decides");

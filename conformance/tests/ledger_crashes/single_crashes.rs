@@ -10,7 +10,7 @@ use serde_json::json;
 async fn a_reservation_that_failed_can_be_made_again_after_the_store_was_lost() {
     let mut fleet = Scenario::start(Path::new(env!("CARGO_BIN_EXE_tidegate-under-test"))).await;
     let account = Account { quota: Quota::Sync, tenant: "ann".to_owned() };
-    assert_eq!(fleet.consume(0, &account, 1).await.0, 200);
+    assert_eq!(fleet.reserve_until_decided(0, &account, "other job", 1).await.0, 200);
     fleet.strike(Victim::PostgresStopped);
     let (status, body) = fleet.reserve(0, &account, "job", 4).await;
     assert_eq!(status, 503, "{body}");
@@ -19,6 +19,6 @@ async fn a_reservation_that_failed_can_be_made_again_after_the_store_was_lost() 
     fleet.strike(Victim::Redis);
     fleet.repair(Victim::Redis).await;
     fleet.wait_until_decided(0, &account).await;
-    let (status, body) = fleet.reserve(0, &account, "job", 4).await;
+    let (status, body) = fleet.reserve_until_decided(0, &account, "job", 4).await;
     assert_eq!((status, &body["allowed"]), (200, &json!(true)), "{body}");
 }
