@@ -129,6 +129,7 @@ figures: tools ## Measures the published figures, with the profile that ships
 	cargo bench --profile dist -p conformance --bench combining
 	cargo bench --profile dist -p conformance --bench leases
 	cargo bench --profile dist -p conformance --bench token_stream
+	cargo bench --profile dist -p conformance --bench ledger
 	cargo run --profile dist --bin tidegate -- bench
 	cargo run --profile dist --bin tidegate -- bench shared $(if $(BASELINE),--baseline $(BASELINE))
 

@@ -4,6 +4,7 @@
 //! flush_queue ──▶ flusher          outboxes ──▶ ledger ──▶ who waits
 //! journal_queue                    what was admitted without the store ──▶ ledger ──▶ store
 //! restore_queue ──▶ restore        ledger ──▶ partitions and accounts of the store
+//! store_positions ──▶ rollback     stores that have gone back ──▶ restore
 //! reconcile                        differences between both
 //! ```
 //!
@@ -11,8 +12,11 @@
 //!
 //! - An entry leaves an outbox or the journal only after it is durable in the ledger, and it counts once, by its id. So several services may read
 //!   one outbox, and a service may die at any point.
-//! - A caller is confirmed only by a flush that began after its decision, read the generation of its decision, posted everything that was in
-//!   the outbox at that time, and was committed. If the generation is another one, the caller gets an error.
+//! - A caller is confirmed only by a flush that began after its decision, and only if each entry of its decision was in a committed post of
+//!   that flush or is in the ledger. A caller that does not know its entries is confirmed if the flush has read the generation of its decision
+//!   and has posted everything that was in the outbox at that time. Otherwise the caller gets an error.
+//! - A store may go back to an older copy of itself, such as a replica that is promoted without the last writes. It is found at the first read
+//!   after that, before anything of the new server is acknowledged, and its partitions are rebuilt.
 //! - A failed read fails those who wait for that partition. A failed post fails those it was for, and those who would have to wait for the
 //!   next attempt, which is made later. Whoever comes while the ledger is unavailable gets the error at once. The next flush starts afresh.
 //! - Nobody is woken twice, and a caller that goes away changes nothing.
@@ -25,6 +29,7 @@
 
 mod account_names;
 mod breaker;
+mod confirmation;
 mod error;
 mod flush_queue;
 mod flusher;
@@ -34,8 +39,10 @@ mod options;
 mod reconcile;
 mod restore;
 mod restore_queue;
+mod rollback;
 mod shared;
 mod stats;
+mod store_positions;
 mod timer;
 mod unverified_posts;
 
@@ -53,7 +60,7 @@ pub use reconcile::{AccountUnits, Difference, ReconcileReport};
 pub use restore::RepairReport;
 use shared::Shared;
 pub use stats::ServiceStats;
-use tidegate::spi::{AccountKey, BoxFuture, LedgerStage, Outbox, OutboxEntry, PARTITIONS};
+use tidegate::spi::{AccountKey, BoxFuture, LedgerStage, Outbox, OutboxEntry, PARTITIONS, UnconfirmedEntry};
 use tidegate::{StoreError, StoreErrorKind};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -125,7 +132,7 @@ impl<O: Outbox + 'static> LedgerService<O> {
     /// Waits until everything that is in the outboxes and in the journal now is in the ledger.
     pub async fn flush_all(&self) -> Result<(), ServiceError> {
         self.shared.post_journaled().await?;
-        let results = self.shared.queue.join((0..PARTITIONS).map(|partition| (partition, None)));
+        let results = self.shared.queue.join_partitions(0..PARTITIONS);
         for result in try_join_all(results).await.map_err(|_| error::stopped())? {
             result?;
         }
@@ -179,6 +186,7 @@ impl<O: Outbox + 'static> LedgerService<O> {
             waiting: counters.waiting(),
             journal_waiting: shared.journal.entries(),
             rebuilds: counters.rebuilds.load(Ordering::Relaxed),
+            rollbacks: counters.rollbacks.load(Ordering::Relaxed),
             repairs: counters.repairs.load(Ordering::Relaxed),
             repairs_waiting: shared.restore.repairs_waiting(),
             differences: counters.differences.load(Ordering::Relaxed),
@@ -193,10 +201,10 @@ impl<O: Outbox + 'static> LedgerService<O> {
 }
 
 impl<O: Outbox + 'static> LedgerStage for LedgerService<O> {
-    fn confirm(&self, partitions: Vec<(u16, u64)>) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn confirm(&self, entries: Vec<UnconfirmedEntry>) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             let (shared, budget) = (&*self.shared, self.shared.options.budget);
-            if partitions.is_empty() {
+            if entries.is_empty() {
                 return Ok(());
             }
             if let Some(error) = shared.ledger_error() {
@@ -206,8 +214,7 @@ impl<O: Outbox + 'static> LedgerStage for LedgerService<O> {
             if shared.queue.is_slower_than(budget, timer::now()) {
                 return Err(error::too_slow());
             }
-            let wanted = partitions.into_iter().map(|(partition, generation)| (partition, Some(generation)));
-            let results = shared.queue.join(wanted);
+            let results = shared.queue.join(entries);
             let results = timer::timeout(budget, try_join_all(results)).await.ok_or_else(error::too_slow)?;
             results.map_err(|_| error::stopped())?.into_iter().collect()
         })

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tidegate::StoreError;
-use tidegate::spi::Adjustment;
 use tidegate::spi::algorithm::holds::HoldEnding;
 use tidegate::spi::algorithm::{Op, TakePosition};
+use tidegate::spi::{Adjustment, EntryId};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -82,6 +82,21 @@ struct AdjustCall {
     packed: Vec<PackedAdjustment>,
 }
 
+/// Adjustments that were made.
+struct Adjusted {
+    reply: AdjustReply,
+    /// The entries that were written for the ledger.
+    recorded: Vec<EntryId>,
+}
+
+/// What became of updates that were sent together.
+struct UpdatedGroup {
+    /// Those that were not held, or had ended before.
+    exceptions: Vec<(usize, HoldEnding)>,
+    /// The entries that were written for the ledger.
+    entries: Vec<EntryId>,
+}
+
 impl RedisStore {
     /// Groups `adjustments` by slot and builds their calls. Refunds of takes from before a loss are left out.
     pub(crate) fn prepare_adjustments(&self, adjustments: &[Adjustment<'_>]) -> PreparedAdjustments {
@@ -138,36 +153,38 @@ impl RedisStore {
         prepared.collect()
     }
 
-    /// Sends adjustments.
-    pub(crate) async fn send_adjustments(&self, prepared: &PreparedAdjustments) -> Result<(), StoreError> {
+    /// Sends adjustments. Returns the entries that were written for the ledger.
+    pub(crate) async fn send_adjustments(&self, prepared: &PreparedAdjustments) -> Result<Vec<EntryId>, StoreError> {
         let PreparedAdjustments { independent, places, dependent } = prepared;
         let mut results = self.send_slots(independent).await;
         for (index, PreparedPlace { slot, refund, .. }) in places.iter().enumerate() {
             match self.send_adjust_call(*slot, refund).await {
-                Ok(reply) if reply.stays_taken => {
+                Ok(adjusted) if adjusted.reply.stays_taken => {
                     let charges = places[..index].iter().map(|place| self.send_adjust_call(place.slot, &place.charge));
-                    results.extend(join_all(charges).await.into_iter().map(|charged| Ok(charged.map(drop)?)));
-                    return first_error(results);
+                    let charged = join_all(charges).await.into_iter();
+                    results.extend(charged.map(|charged| Ok(charged?.recorded)));
+                    return all_entries(results);
                 }
-                Ok(_) => results.push(Ok(())),
+                Ok(adjusted) => results.push(Ok(adjusted.recorded)),
                 Err(failure) => {
                     results.push(Err(failure.into()));
-                    return first_error(results);
+                    return all_entries(results);
                 }
             }
         }
         results.extend(self.send_slots(dependent).await);
-        first_error(results)
+        all_entries(results)
     }
 
     /// The result for each slot.
-    async fn send_slots(&self, prepared: &[SlotAdjustments]) -> Vec<Result<(), StoreError>> {
+    async fn send_slots(&self, prepared: &[SlotAdjustments]) -> Vec<Result<Vec<EntryId>, StoreError>> {
         let calls = prepared.iter().map(async |SlotAdjustments { slot, call, by_key }| {
             match self.send_adjust_call(*slot, call).await {
                 Err(failure) if failure.mid_migration => {
-                    first_error(join_all(by_key.iter().map(|call| self.send_adjust_call(*slot, call))).await)
+                    let each = join_all(by_key.iter().map(|call| self.send_adjust_call(*slot, call))).await;
+                    all_entries(each.into_iter().map(|reply| Ok(reply?.recorded)).collect())
                 }
-                result => Ok(result.map(drop)?),
+                reply => Ok(reply?.recorded),
             }
         });
         join_all(calls).await
@@ -177,7 +194,7 @@ impl RedisStore {
     pub(crate) fn spawn_adjustments(
         &self,
         adjustments: &[Adjustment<'_>],
-    ) -> Option<JoinHandle<Result<(), StoreError>>> {
+    ) -> Option<JoinHandle<Result<Vec<EntryId>, StoreError>>> {
         let runtime = Handle::try_current().ok().filter(|_| !adjustments.is_empty())?;
         let (store, prepared) = (self.clone(), self.prepare_adjustments(adjustments));
         let change = self.begin_adjustment(adjustments);
@@ -197,14 +214,18 @@ impl RedisStore {
     /// Renews and releases slots of concurrency limits. Returns for each whether it was held. Updates that may have been applied can be
     /// repeated.
     pub(crate) async fn send_slot_updates(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        let endings = self.send_endings(updates).await?;
+        let (endings, _) = self.send_endings(updates).await?;
         Ok(endings.into_iter().map(|ending| ending == HoldEnding::Ended).collect())
     }
 
     /// Renews and releases slots of concurrency limits, and ends holds, one call for each slot of the cluster and [`MAX_SLOT_UPDATES`], or
     /// [`MAX_HOLD_ENDINGS`] if there are holds among them.
-    /// Returns for each what became of it. Updates that may have been applied can be repeated.
-    pub(crate) async fn send_endings(&self, updates: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+    /// Returns for each what became of it, and the entries that were written for the ledger. Updates that may have been applied can be
+    /// repeated.
+    pub(crate) async fn send_endings(
+        &self,
+        updates: &[Adjustment<'_>],
+    ) -> Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError> {
         let is_cluster = self.router.is_cluster();
         let slot = |index: usize| if is_cluster { slot_of(updates[index].key.partition()) } else { 0 };
         let indexes: Vec<usize> = (0..updates.len()).collect();
@@ -212,36 +233,41 @@ impl RedisStore {
         let has_holds = updates.iter().any(Adjustment::is_hold_ending);
         let most = if has_holds { MAX_HOLD_ENDINGS } else { MAX_SLOT_UPDATES };
         let calls = groups.iter().flat_map(|group| group.chunks(most));
-        let exceptions =
+        let updated =
             join_all(calls.map(async |group| match self.update_group(slot(group[0]), updates, group).await {
                 // The keys of a slot that is being migrated may be on two servers.
                 Err(failure) if failure.mid_migration && group.len() > 1 => {
                     let each = group.chunks(1).map(|one| self.update_group(slot(one[0]), updates, one));
-                    let exceptions: Result<Vec<_>, CallError> = join_all(each).await.into_iter().collect();
-                    exceptions.map(|exceptions| exceptions.concat())
+                    join_all(each).await.into_iter().collect::<Result<Vec<_>, CallError>>()
                 }
-                exceptions => exceptions,
+                updated => updated.map(|updated| vec![updated]),
             }));
-        let mut endings = vec![HoldEnding::Ended; updates.len()];
-        for exceptions in exceptions.await {
-            exceptions?.into_iter().for_each(|(index, ending)| endings[index] = ending);
+        let (mut endings, mut recorded) = (vec![HoldEnding::Ended; updates.len()], Vec::new());
+        for updated in updated.await {
+            for UpdatedGroup { exceptions, entries } in updated? {
+                for (index, ending) in exceptions {
+                    endings[index] = ending;
+                }
+                recorded.extend(entries);
+            }
         }
-        Ok(endings)
+        Ok((endings, recorded))
     }
 
-    /// Renews, releases and ends those at `indexes` by one call. Returns what became of them, except of those that were held.
+    /// Renews, releases and ends those at `indexes` by one call.
     async fn update_group(
         &self,
         slot: u16,
         updates: &[Adjustment<'_>],
         indexes: &[usize],
-    ) -> Result<Vec<(usize, HoldEnding)>, CallError> {
+    ) -> Result<UpdatedGroup, CallError> {
         let group: Vec<Adjustment<'_>> = indexes.iter().map(|index| updates[*index]).collect();
         let routes = self.cardinality.adjustment_routes(&group, self.instances());
-        let reply = self.send_adjust_call(slot, &self.adjust_call(&group, &routes)).await?;
+        let Adjusted { reply, recorded } = self.send_adjust_call(slot, &self.adjust_call(&group, &routes)).await?;
         let not_found = reply.refused.into_iter().map(|index| (index, HoldEnding::NotFound));
         let exceptions = not_found.chain(reply.ended_before);
-        Ok(exceptions.filter_map(|(index, ending)| Some((*indexes.get(index)?, ending))).collect())
+        let exceptions = exceptions.filter_map(|(index, ending)| Some((*indexes.get(index)?, ending))).collect();
+        Ok(UpdatedGroup { exceptions, entries: recorded })
     }
 
     /// Drops cached denials of the keys, until the adjustments are made and the result is dropped.
@@ -274,7 +300,7 @@ impl RedisStore {
         call
     }
 
-    async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<AdjustReply, CallError> {
+    async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<Adjusted, CallError> {
         let partitions = group.packed.iter().filter_map(PackedAdjustment::ledger_partition).collect();
         let written = self.ledger.mark_after(partitions);
         let mut reply = match self.router.send(slot, &group.call).await {
@@ -306,7 +332,12 @@ impl RedisStore {
         }
         let created = reply.created.iter().filter_map(|index| group.possible_new_keys.get(*index));
         self.cardinality.record_created(reply.now, created);
-        Ok(reply)
+        let recorded = reply.entries.iter().filter_map(|entry| {
+            let (partition, (millis, sequence)) = (group.packed.get(entry.index)?.ledger_partition()?, entry.id);
+            Some(EntryId { generation: entry.generation, partition, millis, sequence })
+        });
+        let recorded = recorded.collect();
+        Ok(Adjusted { reply, recorded })
     }
 }
 
@@ -324,6 +355,12 @@ impl RedisStore {
         let is_lost = found.iter().any(|(_, _, is_lost)| *is_lost);
         self.ledger.learn(found.iter().map(|(partition, generation, _)| (*partition, *generation))) && !is_lost
     }
+}
+
+/// All entries that were written, or the [first error](first_error).
+fn all_entries(results: Vec<Result<Vec<EntryId>, StoreError>>) -> Result<Vec<EntryId>, StoreError> {
+    let entries = results.iter().flatten().flatten().copied().collect();
+    first_error(results).map(|()| entries)
 }
 
 /// The first error, if any. It says "possibly applied" if another result is a success.

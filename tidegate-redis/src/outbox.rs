@@ -10,7 +10,7 @@ mod gate_value;
 mod keys;
 mod partitions;
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 
 use futures_util::future::join_all;
 use redis::Value;
@@ -22,7 +22,7 @@ use crate::adjust::first_error;
 use crate::args::{PackedNumbers, append_injected_now};
 use crate::call::Call;
 use crate::error::not_applied;
-use crate::reply::{malformed, unreadable};
+use crate::reply::{malformed, parse_stream_id, unreadable};
 use crate::scripts::{SCRIPTS, Script};
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
@@ -57,7 +57,7 @@ impl Outbox for RedisStore {
         call.command.arg(max);
         let reply = self.send_outbox_call(partition, call).await.map_err(|error| not_applied(&error))?;
         let Value::Array(fields) = reply else { return Err(malformed()) };
-        let [marker, last_id, Value::Int(length), Value::Array(entries)] = fields.as_slice() else {
+        let [marker, last_id, deleted_id, Value::Int(length), server, Value::Array(entries)] = fields.as_slice() else {
             return Err(malformed());
         };
         let generation = self.learn_marker(partition, marker)?;
@@ -68,6 +68,8 @@ impl Outbox for RedisStore {
             waiting: u64::try_from(*length).unwrap_or_default().saturating_sub(entries.len() as u64),
             entries,
             position: position(generation, last_id)?,
+            acknowledged: position(generation, deleted_id)?,
+            server: server_number(server)?,
         })
     }
 
@@ -119,14 +121,14 @@ impl Outbox for RedisStore {
         position: &OutboxPosition,
         states: &[GateState],
     ) -> Result<bool, StoreError> {
-        let Some((generation, last_id)) = position.0.split_once(':') else { return Ok(false) };
+        let OutboxPosition { generation, millis, sequence } = *position;
         let _change = self.denial_cache.begin_change_of_all();
         let keys = self.outbox_keys(partition);
         let packed = self.pack_states(states, limit_value);
         for chunk in chunks(&packed) {
             let names = [&keys.marker, &keys.stream].into_iter().chain(chunk.iter().map(|state| &state.key));
             let mut call = self.outbox_call(SCRIPTS.repair_states(), names);
-            call.command.arg(generation).arg(last_id);
+            call.command.arg(generation).arg(format!("{millis}-{sequence}"));
             append_states(&mut call, chunk);
             match self.send_outbox_call(partition, call).await? {
                 Value::Int(1) => {}
@@ -172,6 +174,19 @@ impl Outbox for RedisStore {
             }
         }
         Err(malformed())
+    }
+
+    async fn discard_generation(&self, partition: u16, generation: u64) -> Result<(), StoreError> {
+        let keys = self.outbox_keys(partition);
+        let mut call = self.outbox_call(SCRIPTS.discard_generation(), [&keys.marker]);
+        call.command.arg(generation);
+        match self.send_outbox_call(partition, call).await? {
+            Value::Int(_) => {
+                self.ledger.learn([(partition, 0)]);
+                Ok(())
+            }
+            _ => Err(malformed()),
+        }
     }
 }
 
@@ -239,10 +254,18 @@ fn append_states(call: &mut Call, states: &[PackedState]) {
 }
 
 /// The generation is a part of it, since another stream may give the same ids.
-fn position(generation: Option<u64>, last_id: &Value) -> Result<OutboxPosition, StoreError> {
-    let Value::BulkString(id) = last_id else { return Err(malformed()) };
-    let id = std::str::from_utf8(id).map_err(|_| malformed())?;
-    Ok(OutboxPosition(format!("{}:{id}", generation.unwrap_or_default())))
+fn position(generation: Option<u64>, id: &Value) -> Result<OutboxPosition, StoreError> {
+    let Value::BulkString(id) = id else { return Err(malformed()) };
+    let (millis, sequence) = parse_stream_id(id).ok_or_else(malformed)?;
+    Ok(OutboxPosition { generation: generation.unwrap_or_default(), millis, sequence })
+}
+
+/// A number for what a server says about itself. Never 0, which is for stores that do not go back.
+fn server_number(server: &Value) -> Result<u64, StoreError> {
+    let Value::BulkString(server) = server else { return Err(malformed()) };
+    let mut hasher = DefaultHasher::new();
+    hasher.write(server);
+    Ok(hasher.finish() | 1)
 }
 
 fn parse_generation(digits: &[u8]) -> Option<u64> {

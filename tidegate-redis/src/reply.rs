@@ -3,6 +3,7 @@
 
 mod adjust_reply;
 mod found_states;
+mod numbers;
 mod reply_errors;
 
 use std::time::Duration;
@@ -16,6 +17,8 @@ use tidegate::{StoreError, Timestamp};
 use crate::args::micros;
 pub(crate) use adjust_reply::{AdjustReply, parse_adjust};
 use found_states::{apply_take, set_limit_state, strike, take};
+pub(crate) use numbers::parse_stream_id;
+use numbers::{is_state_byte, parse_number, take_holds, take_number, take_stream_id};
 use reply_errors::outbox_full;
 pub(crate) use reply_errors::{malformed, rebuilding, stale, unreadable};
 
@@ -60,6 +63,8 @@ pub(crate) struct Reply {
     refusal: Option<HoldRefusal>,
     /// Whether the reservation was made before, so that no place in a queue was taken.
     is_repeated_reservation: bool,
+    /// The entries that were written for the ledger: the index of the check, and the time and sequence of the entry.
+    entries: Vec<(usize, (u64, u64))>,
 }
 
 /// How a check was decided.
@@ -165,13 +170,18 @@ impl PlanReply {
             let (number, rest) = take_number(rest).ok_or_else(malformed)?;
             (granted, text) = (Some(number), rest);
         }
-        let (mut states, mut details) = (SmallVec::new(), SmallVec::new());
+        let (mut states, mut details, mut entries) = (SmallVec::new(), SmallVec::new(), Vec::new());
         for check in plan.checks() {
             let ((admitted, state), detail, rest) = parse_check(check, text).ok_or_else(malformed)?;
             let state = if detail.taken > 0 { take(plan, check, self.now, state, detail.taken)? } else { state };
             states.push((admitted, state));
-            details.push(detail);
             text = rest;
+            if let Some(rest) = text.strip_prefix(b"l") {
+                let (id, rest) = take_stream_id(rest).ok_or_else(malformed)?;
+                entries.push((details.len(), id));
+                text = rest;
+            }
+            details.push(detail);
         }
         let max_units = plan.max_units().max(self.repeat.count);
         if !text.is_empty() || granted.is_some() != (max_units > 1) || granted > Some(max_units) {
@@ -184,6 +194,7 @@ impl PlanReply {
             details,
             refusal: None,
             is_repeated_reservation,
+            entries,
         };
         if self.repeat.count > 1 {
             return reply.into_repeat(plan, self.repeat);
@@ -207,6 +218,7 @@ impl Reply {
                     details: SmallVec::from_buf([details]),
                     refusal: None,
                     is_repeated_reservation: false,
+                    entries: Vec::new(),
                 })
             }
             _ => Err(unreadable(check)),
@@ -217,7 +229,8 @@ impl Reply {
     fn refused(plan: &Plan<'_>, now: Timestamp, refusal: HoldRefusal) -> Self {
         let states = plan.checks().iter().map(|_| (false, StoredState::Fresh)).collect();
         let details = plan.checks().iter().map(|_| CheckDetails::default()).collect();
-        Self { now, granted: 0, states, details, refusal: Some(refusal), is_repeated_reservation: false }
+        let entries = Vec::new();
+        Self { now, granted: 0, states, details, refusal: Some(refusal), is_repeated_reservation: false, entries }
     }
 
     /// The reply with penalties as their strikes have left them.
@@ -233,7 +246,7 @@ impl Reply {
     /// The reply to one of several equal plans, from the reply to all of them: the states found, and the units granted. Every
     /// plan is one unit, so those before it have taken as many units as were granted to them.
     fn into_repeat(self, plan: &Plan<'_>, repeat: Repeat) -> Result<Self, StoreError> {
-        let Self { now, granted, mut states, mut details, .. } = self;
+        let Self { now, granted, mut states, mut details, entries, .. } = self;
         let granted_before = repeat.index.min(granted);
         let is_granted = repeat.index < granted;
         for (check, ((admitted, state), detail)) in plan.checks().iter().zip(states.iter_mut().zip(&mut details)) {
@@ -252,7 +265,8 @@ impl Reply {
             let ends = state.expiry(check.gate().limit(), now).filter(|_| !detail.overflowed);
             detail.ttl_millis = ends.and_then(|ends| ttl_millis(check, ends, now));
         }
-        Ok(Self { now, granted: u64::from(is_granted), states, details, refusal: None, is_repeated_reservation: false })
+        let (granted, is_repeated_reservation) = (u64::from(is_granted), false);
+        Ok(Self { now, granted, states, details, refusal: None, is_repeated_reservation, entries })
     }
 }
 
@@ -286,6 +300,11 @@ impl Reply {
     /// Whether any units were granted.
     pub(crate) const fn has_granted(&self) -> bool {
         self.granted > 0
+    }
+
+    /// The entries that were written for the ledger: the index of the check, and the time and sequence of the entry.
+    pub(crate) fn entries(&self) -> &[(usize, (u64, u64))] {
+        &self.entries
     }
 
     /// The state that the check at `index` was decided on.
@@ -366,27 +385,4 @@ fn ttl_millis(check: &Check<'_>, ends: u64, now: Timestamp) -> Option<u64> {
 /// Whether it is a small letter that begins the result of a check.
 const fn is_check_letter(letter: u8) -> bool {
     matches!(letter, b'a' | b's' | b'n' | b'o' | b'u' | b'p')
-}
-
-/// What follows a state with holds at the start of `text`, from its `h` on, and the rest: the units that others hold, when the last hold
-/// runs out, and the number of entries.
-fn take_holds(text: &[u8]) -> Option<([u64; 3], &[u8])> {
-    let (held, rest) = take_number(text.strip_prefix(b"h")?)?;
-    let (ends, rest) = take_number(rest.strip_prefix(b",")?)?;
-    let (entries, rest) = take_number(rest.strip_prefix(b",")?)?;
-    Some(([held, ends, entries], rest))
-}
-
-const fn is_state_byte(byte: u8) -> bool {
-    byte.is_ascii_digit() || byte == b','
-}
-
-/// The number at the start of `text`, and the rest.
-fn take_number(text: &[u8]) -> Option<(u64, &[u8])> {
-    let (digits, rest) = text.split_at(text.iter().take_while(|byte| byte.is_ascii_digit()).count());
-    Some((parse_number(digits)?, rest))
-}
-
-fn parse_number(digits: &[u8]) -> Option<u64> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
 }

@@ -22,6 +22,7 @@ const READ_OUTBOX: &str = include_str!("scripts/read_outbox.lua");
 const READ_STATES: &str = include_str!("scripts/read_states.lua");
 const REPAIR_STATES: &str = include_str!("scripts/repair_states.lua");
 const REBUILD_PARTITION: &str = include_str!("scripts/rebuild_partition.lua");
+const DISCARD_GENERATION: &str = include_str!("scripts/discard_generation.lua");
 
 /// The first lines of the variants of `adjust.lua`: with overflow routes there is a second key for each check, and with ledgers there are
 /// four.
@@ -71,6 +72,7 @@ pub(crate) struct Scripts {
     read_states: Script,
     repair_states: Script,
     rebuild_partition: Script,
+    discard_generation: Script,
 }
 
 /// A script with the hash that `EVALSHA` takes.
@@ -139,6 +141,7 @@ impl Scripts {
             read_states: outbox("ARGV[1]", READ_STATES),
             repair_states: outbox("ARGV[5]", REPAIR_STATES),
             rebuild_partition: outbox("ARGV[6]", REBUILD_PARTITION),
+            discard_generation: outbox("ARGV[2]", DISCARD_GENERATION),
         }
     }
 
@@ -188,11 +191,15 @@ impl Scripts {
         &self.rebuild_partition
     }
 
+    pub(crate) const fn discard_generation(&self) -> &Script {
+        &self.discard_generation
+    }
+
     pub(crate) fn all(&self) -> impl Iterator<Item = &Script> {
         let batches = [&self.decide_batch, &self.decide_batch_full, &self.peek_batch];
         let adjust = [&self.adjust.without_routes, &self.adjust.with_routes, &self.adjust.with_ledger];
         let outbox = [&self.read_outbox, &self.read_states, &self.repair_states, &self.rebuild_partition];
-        let others = batches.into_iter().chain(adjust).chain(outbox).chain([&self.heartbeat]);
+        let others = batches.into_iter().chain(adjust).chain(outbox).chain([&self.discard_generation, &self.heartbeat]);
         self.decide_one.iter().chain(&self.decide_anonymous).chain(others)
     }
 }
@@ -305,6 +312,7 @@ mod tests {
             (READ_STATES, "ARGV[1]"),
             (&repair_states, "ARGV[5]"),
             (&rebuild_partition, "ARGV[6]"),
+            (DISCARD_GENERATION, "ARGV[2]"),
         ];
         for (body, injected_now) in bodies {
             let contract = contract(body);

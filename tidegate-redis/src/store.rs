@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tidegate::spi::algorithm::holds::HoldEnding;
 use tidegate::spi::{
-    Adjustment, Check, Key, KnownDenial, MAX_CHECKS, OutstandingHolds, Plan, PlanMode, Role, Store, Verdict,
+    Adjustment, Check, EntryId, Key, KnownDenial, MAX_CHECKS, OutstandingHolds, Plan, PlanMode, Role, Store, Verdict,
 };
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
@@ -84,6 +84,10 @@ impl Store for RedisStore {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        self.adjust_recorded(adjustments).await.map(drop)
+    }
+
+    async fn adjust_recorded(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<EntryId>, StoreError> {
         Adjustment::require_changes(adjustments)?;
         let _change = self.begin_adjustment(adjustments);
         self.send_adjustments(&self.prepare_adjustments(adjustments)).await
@@ -103,6 +107,13 @@ impl Store for RedisStore {
     }
 
     async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        Ok(self.end_holds_recorded(endings).await?.0)
+    }
+
+    async fn end_holds_recorded(
+        &self,
+        endings: &[Adjustment<'_>],
+    ) -> Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError> {
         Adjustment::require_endings(endings)?;
         let _change = self.begin_adjustment(endings);
         self.send_endings(endings).await
@@ -178,6 +189,7 @@ impl RedisStore {
         let mut verdict = reply.verdict(plan);
         locate_overflow_slots(plan, routes, &mut verdict);
         set_generations(plan, &generations, &mut verdict);
+        set_entries(plan, &generations, &reply, &mut verdict);
         if !plan.is_peek() {
             self.cardinality.record_decision(plan, &reply, verdict.checks());
             self.denial_cache.record(plan, &reply, &verdict, ticket);
@@ -290,6 +302,17 @@ fn set_generations(plan: &Plan<'_>, generations: &[u64], verdict: &mut Verdict) 
     for ((check, result), generation) in results.zip(generations) {
         if result.consumed && !plan.is_hold(check) {
             result.position = result.position.in_generation(*generation);
+        }
+    }
+}
+
+/// Records which entries were written for the ledger.
+fn set_entries(plan: &Plan<'_>, generations: &[u64], reply: &Reply, verdict: &mut Verdict) {
+    for &(index, (millis, sequence)) in reply.entries() {
+        let ledgers_before = plan.checks().iter().take(index).filter(|check| check.gate().ledger().is_some()).count();
+        if let (Some(check), Some(&generation)) = (plan.checks().get(index), generations.get(ledgers_before)) {
+            let partition = check.key().partition();
+            verdict.set_entry(index, EntryId { generation, partition, millis, sequence });
         }
     }
 }

@@ -34,8 +34,8 @@ fn json(text: &str) -> serde_json::Value {
 fn the_schema_accepts_the_files_of_the_reference_and_the_examples() {
     let schema = serde_json::from_str(&schema()).expect("JSON");
     let validator = jsonschema::validator_for(&schema).expect("a schema");
-    let examples =
-        ["/../examples", "/../examples/llm-gateway"].map(|folder| [env!("CARGO_MANIFEST_DIR"), folder].concat());
+    let examples = ["/../examples", "/../examples/exports", "/../examples/llm-gateway"]
+        .map(|folder| [env!("CARGO_MANIFEST_DIR"), folder].concat());
     let entries = examples.into_iter().flat_map(|folder| std::fs::read_dir(folder).expect("examples"));
     let paths = entries.map(|entry| entry.expect("an entry").path());
     let rules = paths.filter(|path| {

@@ -199,6 +199,23 @@ impl Store for AnyStore {
         }
     }
 
+    async fn adjust_recorded(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<EntryId>, StoreError> {
+        match self {
+            Self::Memory(store) => store.adjust_recorded(adjustments).await,
+            Self::Redis(store) => store.adjust_recorded(adjustments).await,
+        }
+    }
+
+    async fn end_holds_recorded(
+        &self,
+        endings: &[Adjustment<'_>],
+    ) -> Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError> {
+        match self {
+            Self::Memory(store) => store.end_holds_recorded(endings).await,
+            Self::Redis(store) => store.end_holds_recorded(endings).await,
+        }
+    }
+
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
         match self {
             Self::Memory(store) => store.outstanding(plan).await,
@@ -296,6 +313,13 @@ impl Outbox for AnyStore {
         match self {
             Self::Memory(store) => store.rebuild_partition(partition, generation, states).await,
             Self::Redis(store) => store.rebuild_partition(partition, generation, states).await,
+        }
+    }
+
+    async fn discard_generation(&self, partition: u16, generation: u64) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => store.discard_generation(partition, generation).await,
+            Self::Redis(store) => store.discard_generation(partition, generation).await,
         }
     }
 }

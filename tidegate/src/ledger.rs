@@ -19,7 +19,7 @@ pub use entry_id::{EntryId, EntryIdError, MAX_GENERATION};
 pub use gate_state::{GateHold, GateHoldStatus, GateState};
 pub use outbox::{Outbox, OutboxBatch, OutboxPosition};
 pub(crate) use recorded_change::entry_for_change;
-pub use stage::{BoxFuture, Journal, LedgerStage};
+pub use stage::{BoxFuture, Journal, LedgerStage, UnconfirmedEntry};
 
 use crate::algorithm::quota::QuotaState;
 use crate::key::{Key, KeyStem};

@@ -257,10 +257,15 @@ impl<S: Store> Limiter<S> {
             return Ok(());
         }
         let generations = self.sync_adjustments(adjustments);
-        let result = self.observe_error(self.store.adjust(adjustments).await);
+        let result = if generations.is_empty() {
+            self.store.adjust(adjustments).await.map(|()| Vec::new())
+        } else {
+            Box::pin(self.store.adjust_recorded(adjustments)).await
+        };
+        let result = self.observe_error(result);
         self.waiting.slot_releases.notify(adjustments);
-        result?;
-        if generations.is_empty() { Ok(()) } else { Box::pin(self.confirm_adjustments(generations)).await }
+        let written = result?;
+        if generations.is_empty() { Ok(()) } else { Box::pin(self.confirm_adjustments(generations, written)).await }
     }
 
     /// Starts to apply charges and refunds without waiting for it.

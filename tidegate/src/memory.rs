@@ -206,7 +206,11 @@ impl MemoryStore {
             let entry = |(index, (check, change)): (usize, (&Check<'_>, &Option<Change>))| {
                 ledger::entry_for_check(plan, check, locked.get(index), change.as_ref()?, now)
             };
-            outbox.append(changed.filter_map(entry).collect())?;
+            let entry = |one: (usize, _)| Some((one.0, entry(one)?));
+            let (indexes, entries): (Vec<usize>, Vec<_>) = changed.filter_map(entry).unzip();
+            for (index, id) in indexes.into_iter().zip(outbox.append(entries)?) {
+                verdict.set_entry(index, id);
+            }
             outbox.set_generations(plan, &mut verdict);
         }
         for (index, change) in changes.into_iter().enumerate() {

@@ -19,7 +19,7 @@ pub use crate::decimal::format_address;
 pub use crate::key::{KEY_VERSION, Key, KeyStem, PARTITIONS};
 pub use crate::ledger::{
     AccountKey, BoxFuture, EntryId, EntryIdError, EntryKind, GateHold, GateHoldStatus, GateState, Journal, LedgerStage,
-    MAX_GENERATION, Outbox, OutboxBatch, OutboxEntry, OutboxPosition, QuotaChange,
+    MAX_GENERATION, Outbox, OutboxBatch, OutboxEntry, OutboxPosition, QuotaChange, UnconfirmedEntry,
 };
 pub use crate::limit::{MAX_AMOUNT, MAX_CONCURRENCY, MAX_LOG_LIMIT, MAX_SLICES, MAX_WINDOW};
 pub use crate::matcher::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};

@@ -14,6 +14,7 @@ pub(crate) use adjustment::{hold_release_op, is_bundled};
 use crate::Timestamp;
 use crate::algorithm::holds::{HoldEnding, HoldsSummary};
 use crate::key::Key;
+use crate::ledger::EntryId;
 use crate::spi::{CheckVerdict, Plan, Verdict};
 
 /// Keeps the state of limits and decides plans.
@@ -47,6 +48,22 @@ pub trait Store: Send + Sync {
     ) -> impl Future<Output = Result<Vec<HoldEnding>, StoreError>> + Send {
         let _ = endings;
         async { Err(no_reservations()) }
+    }
+
+    /// [`adjust`](Self::adjust), and tells the entries that were written for the ledger. A store that does not tell them returns none.
+    fn adjust_recorded(
+        &self,
+        adjustments: &[Adjustment<'_>],
+    ) -> impl Future<Output = Result<Vec<EntryId>, StoreError>> + Send {
+        async { self.adjust(adjustments).await.map(|()| Vec::new()) }
+    }
+
+    /// [`end_holds`](Self::end_holds), and tells the entries that were written for the ledger. A store that does not tell them returns none.
+    fn end_holds_recorded(
+        &self,
+        endings: &[Adjustment<'_>],
+    ) -> impl Future<Output = Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError>> + Send {
+        async { self.end_holds(endings).await.map(|ended| (ended, Vec::new())) }
     }
 
     /// The open holds under the key of each check of `plan`.
@@ -117,6 +134,20 @@ impl<S: Store> Store for Arc<S> {
         endings: &[Adjustment<'_>],
     ) -> impl Future<Output = Result<Vec<HoldEnding>, StoreError>> + Send {
         S::end_holds(self, endings)
+    }
+
+    fn adjust_recorded(
+        &self,
+        adjustments: &[Adjustment<'_>],
+    ) -> impl Future<Output = Result<Vec<EntryId>, StoreError>> + Send {
+        S::adjust_recorded(self, adjustments)
+    }
+
+    fn end_holds_recorded(
+        &self,
+        endings: &[Adjustment<'_>],
+    ) -> impl Future<Output = Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError>> + Send {
+        S::end_holds_recorded(self, endings)
     }
 
     fn outstanding(&self, plan: &Plan<'_>) -> impl Future<Output = Result<OutstandingHolds, StoreError>> + Send {

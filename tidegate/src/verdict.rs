@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::holds::{self, HoldStatus};
 use crate::algorithm::{self, Change, DecidedTake, Op, Outcome, State, StateView, StoredState, TakePosition};
+use crate::ledger::EntryId;
 use crate::plan::{Check, Plan, ReservationTerms};
 use crate::{Limit, Timestamp};
 
@@ -17,7 +18,12 @@ pub struct Verdict {
     refusal: Option<HoldRefusal>,
     /// Whether it is a reservation that was made before.
     repeat: bool,
+    /// By the index of a check, what was recorded for the ledger. `None` without one, so that verdicts stay small.
+    entries: Option<Box<WrittenEntries>>,
 }
+
+/// The entries that were written for the ledger, by the index of their check.
+type WrittenEntries = SmallVec<[(usize, EntryId); 1]>;
 
 /// Why a reservation with the owner of an earlier one was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +65,12 @@ impl CheckVerdict {
 impl Verdict {
     /// A verdict with one result for each check, in the order of the plan.
     pub fn new(decided_at: Timestamp, granted: u64, checks: impl IntoIterator<Item = CheckVerdict>) -> Self {
-        Self { decided_at, granted, checks: checks.into_iter().collect(), refusal: None, repeat: false }
+        Self { decided_at, granted, checks: checks.into_iter().collect(), refusal: None, repeat: false, entries: None }
     }
 
     /// The verdict on a reservation that was refused: nothing is granted, and no check was decided.
     pub fn refused(decided_at: Timestamp, refusal: HoldRefusal) -> Self {
-        Self { decided_at, granted: 0, checks: SmallVec::new(), refusal: Some(refusal), repeat: false }
+        Self { decided_at, granted: 0, checks: SmallVec::new(), refusal: Some(refusal), repeat: false, entries: None }
     }
 
     /// Why the reservation was refused, if it was. It has no results of checks then.
@@ -108,6 +114,21 @@ impl Verdict {
     pub fn checks_mut(&mut self) -> &mut [CheckVerdict] {
         &mut self.checks
     }
+
+    /// The entry that was written for the ledger by the check at `index`, if it wrote one and the store tells it.
+    pub fn entry(&self, index: usize) -> Option<EntryId> {
+        self.entries().find(|(of, _)| *of == index).map(|(_, id)| id)
+    }
+
+    /// The entries that were written for the ledger, each with the index of its check.
+    pub fn entries(&self) -> impl Iterator<Item = (usize, EntryId)> {
+        self.entries.iter().flat_map(|entries| entries.iter().copied())
+    }
+
+    /// Sets the entry that was written for the ledger by the check at `index`.
+    pub fn set_entry(&mut self, index: usize, id: EntryId) {
+        self.entries.get_or_insert_default().push((index, id));
+    }
 }
 
 /// Deciding
@@ -143,7 +164,7 @@ impl Verdict {
         if !plan.is_peek() && plan.has_penalty() {
             strike(plan, now, states, is_own, &mut checks, &mut changes);
         }
-        let verdict = Self { decided_at: now, granted, checks, refusal: None, repeat: false };
+        let verdict = Self { decided_at: now, granted, checks, refusal: None, repeat: false, entries: None };
         (verdict.with_repeat(is_repeat), changes)
     }
 
@@ -161,7 +182,7 @@ impl Verdict {
         let admitted = room >= granted.max(1);
         let input = CheckInput { plan, check, granted, admitted, is_taken_before: false };
         let checks = SmallVec::from_buf([input.decide(state, now, change)]);
-        Self { decided_at: now, granted, checks, refusal: None, repeat: false }
+        Self { decided_at: now, granted, checks, refusal: None, repeat: false, entries: None }
     }
 
     /// Computes a verdict from the reply of a script: its time, the units that it granted, and for each check whether it

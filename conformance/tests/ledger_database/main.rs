@@ -1,5 +1,7 @@
 //! The ledger in SQLite and in PostgreSQL: the same promises hold in both.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 mod administration;
 mod bad_input;
 mod model;

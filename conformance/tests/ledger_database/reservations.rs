@@ -73,7 +73,7 @@ async fn a_reservation_that_ran_out_expires_once(database: &TestDatabase) {
     ledger.post(&entries).await.unwrap();
     let expire = |seconds: u64, max| ledger.expire_reservations(Timestamp::from_micros(seconds * SECOND), max);
     assert_eq!(expire(60, 10).await, Ok(0));
-    let (first, second) = futures_util::future::join(expire(100, 1), expire(100, 10)).await;
+    let (first, second) = futures_util::future::join(Box::pin(expire(100, 1)), Box::pin(expire(100, 10))).await;
     let rest = expire(100, 10).await.unwrap();
     assert_eq!(first.unwrap() + second.unwrap() + rest, 2);
     assert_eq!(expire(100, 10).await, Ok(0));

@@ -34,7 +34,12 @@ impl Segment {
     /// A new segment.
     pub(super) fn create(base: &Path, number: u64) -> io::Result<Self> {
         let path = segment_path(base, number);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        // Readable by its owner only, like the ledger.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(&path)?;
         let mut segment = Self { number, waiting: 0, length: 0, path, file: Arc::new(file), has_torn_tail: false };
         if let Err(error) = segment.append(&SEGMENT_HEADER) {
             // The next attempt must be able to create it.

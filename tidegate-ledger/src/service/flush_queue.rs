@@ -1,11 +1,11 @@
 //! `FlushQueue`: the partitions that the next flush reads, and who waits for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate::StoreError;
-use tidegate::spi::OutboxBatch;
+use tidegate::spi::{EntryId, OutboxBatch, UnconfirmedEntry};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -26,11 +26,14 @@ struct WantedPartitions {
     is_closed: bool,
 }
 
-/// Somebody who waits until the outbox of a partition is in the ledger. Whether they still wait does not matter.
+/// Somebody who waits until an entry, or all that the outbox of a partition contains, is in the ledger. Whether they still wait does not
+/// matter.
 #[derive(Debug)]
 pub(super) struct Waiter {
     /// The generation under which the entries were written. `None` if any will do.
     generation: Option<u64>,
+    /// The entry. `None` for all that the outbox contains.
+    id: Option<EntryId>,
     /// Entries that were in the outbox at the first read and were not read yet. `None` before the first read.
     remaining: Option<u64>,
     result: oneshot::Sender<Result<(), StoreError>>,
@@ -47,15 +50,24 @@ impl FlushQueue {
         }
     }
 
-    /// Waits for the flush that begins next, and starts it.
-    pub(super) fn join(&self, partitions: impl IntoIterator<Item = (u16, Option<u64>)>) -> Vec<WaitResult> {
+    /// Waits until these entries are in the ledger, by the flush that begins next, and starts it.
+    pub(super) fn join(&self, entries: impl IntoIterator<Item = UnconfirmedEntry>) -> Vec<WaitResult> {
+        self.join_each(entries.into_iter().map(|entry| (entry.partition, Some(entry.generation), entry.id)))
+    }
+
+    /// Waits until everything in the outboxes of these partitions is in the ledger, in the same way.
+    pub(super) fn join_partitions(&self, partitions: impl IntoIterator<Item = u16>) -> Vec<WaitResult> {
+        self.join_each(partitions.into_iter().map(|partition| (partition, None, None)))
+    }
+
+    fn join_each(&self, waiters: impl Iterator<Item = (u16, Option<u64>, Option<EntryId>)>) -> Vec<WaitResult> {
         let mut wanted = self.lock();
         let mut results = Vec::new();
-        for (partition, generation) in partitions {
+        for (partition, generation, id) in waiters {
             let (sender, receiver) = oneshot::channel();
             // If it is dropped, the receiver gets an error.
             if !wanted.is_closed {
-                let waiter = Waiter { generation, remaining: None, result: sender };
+                let waiter = Waiter { generation, id, remaining: None, result: sender };
                 wanted.waiters.entry(partition).or_default().push(waiter);
             }
             results.push(receiver);
@@ -113,9 +125,20 @@ impl FlushQueue {
 // === impl Waiter ===
 
 impl Waiter {
-    /// Whether entries of this generation are what it waits for.
+    /// The entry that it waits for. `None` if it waits for all that the outbox contains.
+    pub(super) const fn id(&self) -> Option<EntryId> {
+        self.id
+    }
+
+    /// Whether it can find what it waits for in an outbox of this generation. An entry with an id is found, whatever became of its
+    /// generation.
     pub(super) fn accepts(&self, generation: Option<u64>) -> bool {
-        self.generation.is_none() || self.generation == generation
+        self.id.is_some() || self.generation.is_none() || self.generation == generation
+    }
+
+    /// Whether it waits for one of the entries that were posted.
+    pub(super) fn is_among(&self, posted: &HashSet<EntryId>) -> bool {
+        self.id.is_some_and(|id| posted.contains(&id))
     }
 
     /// Records that the next entries of the outbox were read. Returns whether that was the rest of what was there at the first read.

@@ -7,7 +7,7 @@
 //! A round reads at most one batch of each partition, and stops reading after [`MAX_ROUND_BATCHES`] batches in total. Partitions that have more, or
 //! were not reached, are in the next round, with those that became wanted meanwhile. So a long outbox delays others by one round only.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -122,7 +122,7 @@ impl<O: Outbox + 'static> Flusher<O> {
             async move {
                 let batch = async {
                     if let Some(ids) = ids {
-                        shared.store.acknowledge(partition, &ids).await?;
+                        shared.acknowledge(partition, &ids).await?;
                     }
                     if waiters.is_none() || left.load(Ordering::Relaxed) == 0 {
                         return Ok(None);
@@ -150,6 +150,7 @@ impl<O: Outbox + 'static> Flusher<O> {
             Err(error) => {
                 let error = match error {
                     ServiceError::Store(error) => error.with_possibly_applied(),
+                    ServiceError::Ledger(error) => unconfirmed(&error),
                     _ => too_slow(),
                 };
                 Waiter::fail_all(waiters, &error);
@@ -182,35 +183,41 @@ impl<O: Outbox + 'static> Flusher<O> {
             (true, Some(_)) => self.shared.call(self.shared.ledger.ping()).await,
             (true, None) => Ok(()),
         };
+        let mut unfound = Vec::new();
         match result {
-            Ok(()) => read.into_iter().for_each(|one| self.finish(one)),
+            Ok(()) => unfound = read.into_iter().flat_map(|one| self.finish(one)).collect(),
             Err(error) if error.kind() == LedgerErrorKind::Invalid && read.len() > 1 => {
                 for one in read.drain(..) {
                     match self.shared.post(&one.batch.entries).await {
-                        Ok(()) => self.finish(one),
+                        Ok(()) => unfound.extend(self.finish(one)),
                         Err(error) => self.give_up(one, &error),
                     }
                 }
             }
             Err(error) => read.into_iter().for_each(|one| self.give_up(one, &error)),
         }
+        self.shared.look_up(unfound).await;
     }
 
-    /// Wakes who waited for no more than what is in the ledger now.
-    fn finish(&mut self, read: ReadPartition) {
+    /// Wakes who waited for no more than what is in the ledger now. Returns those whose entries were not in the outbox.
+    fn finish(&mut self, read: ReadPartition) -> Vec<Waiter> {
         let ReadPartition { partition, waiters, batch } = read;
-        let max = self.shared.options.batch;
-        let mut rest = Vec::new();
+        let (max, has_ids) = (self.shared.options.batch, waiters.iter().any(|waiter| waiter.id().is_some()));
+        let posted: HashSet<EntryId> = batch.entries.iter().filter(|_| has_ids).map(|entry| entry.id).collect();
+        let (mut rest, mut unfound) = (Vec::new(), Vec::new());
         for mut waiter in waiters {
-            if waiter.record_read(&batch, max) {
+            let is_read = waiter.record_read(&batch, max);
+            if waiter.is_among(&posted) || is_read && waiter.id().is_none() {
                 waiter.succeed();
+            } else if is_read {
+                unfound.push(waiter);
             } else {
                 rest.push(waiter);
             }
         }
         self.refused.remove(&partition);
         if batch.entries.is_empty() {
-            return;
+            return unfound;
         }
         self.shared.counters.record_posted(partition, batch.entries.len() as u64);
         self.shared.unverified.add(&batch.entries);
@@ -218,6 +225,7 @@ impl<O: Outbox + 'static> Flusher<O> {
         if batch.entries.len() >= max || batch.generation.is_none() {
             self.shared.queue.put_back(partition, rest);
         }
+        unfound
     }
 
     /// Fails who waited. The entries stay in the outbox, and are read again.
@@ -234,6 +242,8 @@ impl<O: Outbox + 'static> Flusher<O> {
     fn log_store(&mut self, partition: u16, error: Option<&ServiceError>) {
         let was_failing = !self.failing.is_empty();
         match error {
+            // Only the ledger failed, which says so itself.
+            Some(ServiceError::Ledger(_)) => {}
             Some(error) => {
                 self.failing.insert(partition);
                 if !was_failing {

@@ -63,7 +63,13 @@ pub struct ReconcileReport {
 
 impl<O: Outbox> Shared<O> {
     pub(super) async fn reconcile(&self, apply: bool) -> Result<ReconcileReport, ServiceError> {
-        let _lock = self.ledger.reconcile_lock().await?;
+        let lock = self.ledger.reconcile_lock().await?;
+        let report = self.reconcile_all(apply).await;
+        lock.release().await;
+        report
+    }
+
+    async fn reconcile_all(&self, apply: bool) -> Result<ReconcileReport, ServiceError> {
         self.post_journaled().await?;
         let mut report = ReconcileReport::default();
         for partition in 0..PARTITIONS {

@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tidegate::spi::{Outbox, OutboxBatch, OutboxEntry, OutboxPosition};
+use tidegate::StoreError;
+use tidegate::spi::{EntryId, Outbox, OutboxBatch, OutboxEntry, OutboxPosition};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -15,6 +16,7 @@ use super::journal_queue::JournalQueue;
 use super::options::ServiceOptions;
 use super::restore_queue::RestoreQueue;
 use super::stats::Counters;
+use super::store_positions::StorePositions;
 use super::timer;
 use super::unverified_posts::UnverifiedPosts;
 use crate::{Ledger, LedgerError, LedgerErrorKind};
@@ -35,7 +37,9 @@ pub(super) struct Shared<O> {
     pub(super) names: AccountNames,
     pub(super) counters: Counters,
     pub(super) stop: watch::Sender<bool>,
+    pub(super) positions: StorePositions,
     breaker: Mutex<LedgerBreaker>,
+    rollback_logged_at: Mutex<Option<Instant>>,
 }
 
 /// What an outbox was like when nothing was left in it.
@@ -57,7 +61,9 @@ impl<O: Outbox> Shared<O> {
             names: AccountNames::default(),
             counters: Counters::default(),
             stop: watch::Sender::new(false),
+            positions: StorePositions::default(),
             breaker: Mutex::default(),
+            rollback_logged_at: Mutex::default(),
             options,
         }
     }
@@ -92,10 +98,10 @@ impl<O: Outbox> Shared<O> {
         }
     }
 
-    /// Reads an outbox, and learns from its generation whether posted entries must be repaired.
+    /// Reads an outbox, and learns from its generation whether posted entries must be repaired. It has none if the store has gone back.
     pub(super) async fn read_outbox(&self, partition: u16) -> Result<OutboxBatch, ServiceError> {
         let posted = self.unverified.take(partition);
-        match self.store.read_outbox(partition, self.options.batch).await {
+        match self.read_present(partition).await {
             Ok(batch) => {
                 self.restore.request_repairs(self.unverified.resolve(partition, posted, batch.generation));
                 self.counters.record_read(partition, &batch);
@@ -103,16 +109,23 @@ impl<O: Outbox> Shared<O> {
             }
             Err(error) => {
                 self.unverified.put_back(partition, posted);
-                Err(error.into())
+                Err(error)
             }
         }
+    }
+
+    /// Removes entries that are in the ledger from their outbox.
+    pub(super) async fn acknowledge(&self, partition: u16, ids: &[EntryId]) -> Result<(), StoreError> {
+        self.store.acknowledge(partition, ids).await?;
+        self.positions.record_acknowledged(partition, ids);
+        Ok(())
     }
 
     /// Posts and acknowledges until the outbox of a partition is empty. `None` if it is written to all the time.
     pub(super) async fn drain(&self, partition: u16) -> Result<Option<DrainedOutbox>, ServiceError> {
         let (mut reads, mut max_reads) = (0, u64::MAX);
         loop {
-            let OutboxBatch { generation, entries, position, waiting } = self.read_outbox(partition).await?;
+            let OutboxBatch { generation, entries, position, waiting, .. } = self.read_outbox(partition).await?;
             if entries.is_empty() {
                 return Ok(Some(DrainedOutbox { generation, position }));
             }
@@ -123,7 +136,7 @@ impl<O: Outbox> Shared<O> {
             self.unverified.add(&entries);
             self.counters.record_posted(partition, entries.len() as u64);
             let ids: Vec<_> = entries.iter().map(|entry| entry.id).collect();
-            self.store.acknowledge(partition, &ids).await?;
+            self.acknowledge(partition, &ids).await?;
             if reads >= max_reads {
                 return Ok(None);
             }
@@ -162,6 +175,10 @@ impl<O: Outbox> Shared<O> {
         }
         // Whoever waits for the next flush would wait for an attempt that is made later than they wait.
         self.queue.fail_waiters(&unconfirmed(error));
+    }
+
+    pub(super) fn rollback_logged_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.rollback_logged_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn breaker(&self) -> MutexGuard<'_, LedgerBreaker> {

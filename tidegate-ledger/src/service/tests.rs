@@ -5,3 +5,4 @@ mod fixture;
 mod journaling;
 mod reconciling;
 mod restoring;
+mod rollbacks;

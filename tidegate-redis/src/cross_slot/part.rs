@@ -220,6 +220,7 @@ pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts:
     let decided_at = verdicts.iter().flatten().map(Verdict::decided_at).max().unwrap_or(Timestamp::from_micros(0));
     let is_repeat = verdicts.iter().flatten().any(Verdict::is_repeat);
     let mut checks: Vec<Option<CheckVerdict>> = plan.checks().iter().map(|_| None).collect();
+    let mut entries = Vec::new();
     for (part, verdict) in parts.iter().zip(verdicts) {
         let verdict = verdict.filter(|verdict| verdict.refusal().is_none()).unwrap_or_else(|| {
             let fresh: Vec<_> = part.indexes.iter().map(|_| (true, StoredState::Fresh)).collect();
@@ -228,8 +229,13 @@ pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts:
         for (index, check) in part.indexes.iter().zip(verdict.checks()) {
             checks[*index] = Some(*check);
         }
+        entries.extend(verdict.entries().filter_map(|(index, id)| Some((*part.indexes.get(index)?, id))));
     }
-    Verdict::new(decided_at, granted, checks.into_iter().flatten()).with_repeat(is_repeat)
+    let mut merged = Verdict::new(decided_at, granted, checks.into_iter().flatten()).with_repeat(is_repeat);
+    for (index, id) in entries {
+        merged.set_entry(index, id);
+    }
+    merged
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
         let refunds = self.take_refunds();
         if let Some(task) = self.store.spawn_adjustments(&refunds) {
             let refunded = timer::timeout(limit, task).await;
-            self.confirm_if(matches!(refunded, Some(Ok(Ok(())))));
+            self.confirm_if(matches!(refunded, Some(Ok(Ok(_)))));
         }
     }
 

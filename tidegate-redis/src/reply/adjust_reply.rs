@@ -5,6 +5,7 @@ use tidegate::spi::algorithm::holds::HoldEnding;
 use tidegate::{StoreError, Timestamp};
 
 use super::malformed;
+use super::numbers::{parse_stream_id, take_number};
 
 /// The reply of `adjust.lua`.
 #[derive(Debug)]
@@ -24,6 +25,18 @@ pub(crate) struct AdjustReply {
     pub(crate) refused: Vec<usize>,
     /// The indexes of the holds that had ended before, and whether it was in the same way.
     pub(crate) ended_before: Vec<(usize, HoldEnding)>,
+    /// The entries that were written for the ledger.
+    pub(crate) entries: Vec<AdjustEntry>,
+}
+
+/// An entry that was written for the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AdjustEntry {
+    /// The index of the adjustment.
+    pub(crate) index: usize,
+    pub(crate) generation: u64,
+    /// The time and sequence.
+    pub(crate) id: (u64, u64),
 }
 
 /// How the script marks the index of a hold that had ended in the same way before; twice of it in another way.
@@ -44,8 +57,13 @@ pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
         created: Vec::new(),
         refused: Vec::new(),
         ended_before: Vec::new(),
+        entries: Vec::new(),
     };
     for index in indexes {
+        if let Value::BulkString(text) = index {
+            reply.entries.push(parse_entry(text).ok_or_else(malformed)?);
+            continue;
+        }
         let Value::Int(index) = index else { return Err(malformed()) };
         // Lua counts from 1.
         let number = index.unsigned_abs().saturating_sub(1);
@@ -88,7 +106,15 @@ fn other_generations(now: Timestamp, pairs: &[Value]) -> Result<AdjustReply, Sto
         created: Vec::new(),
         refused: Vec::new(),
         ended_before: Vec::new(),
+        entries: Vec::new(),
     })
+}
+
+fn parse_entry(text: &[u8]) -> Option<AdjustEntry> {
+    let (index, rest) = take_number(text.strip_prefix(b"l")?)?;
+    let (generation, rest) = take_number(rest.strip_prefix(b",")?)?;
+    let id = parse_stream_id(rest.strip_prefix(b",")?)?;
+    Some(AdjustEntry { index: usize::try_from(index.checked_sub(1)?).ok()?, generation, id })
 }
 
 fn number(value: &Value) -> Result<u64, StoreError> {

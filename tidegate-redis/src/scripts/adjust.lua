@@ -14,7 +14,8 @@
 --              the index of each such adjustment followed by the generation found, or 0, else 0; the index of each
 --              adjustment that created a state; the negative index of each that was refused: the slot to renew or release is not held, or
 --              the place in a queue has others behind it, or there is no such hold; -1000000 less the index of each hold that had ended
---              in the same way before, and -2000000 less the index of each that had ended in another way
+--              in the same way before, and -2000000 less the index of each that had ended in another way; for each entry that was appended
+--              the text "l" with the index of its adjustment, the generation and the id, separated by commas
 if LEDGER then
   local other = { now, 3 }
   for i = 1, checks do
@@ -81,6 +82,7 @@ for i = 1, checks do
       local ended_at = found and remembered % 2 == 1 and now or 0 -- 0 if the end is not remembered
       entries[#entries + 1] = struct.pack('<dddddddddd', kind, now, period, consumed, late, 0, owner, ended_at, hard, generation)
         .. string.sub(keys[i], string.find(keys[i], '}', 1, true) + 1)
+      entries[#entries + 1] = string.format('l%d,%d,', i, generation)
     end
   end
   latest[keys[i]] = value[i] or stored -- input of the next adjustment of the same key
@@ -90,5 +92,7 @@ for i = 1, checks do
     call('PSETEX', keys[i], string.format('%d', (expiry[i] - now) / 1000 + margin), value[i])
   end
 end
-for i = 1, #entries, 2 do call('XADD', entries[i], '*', 'e', entries[i + 1]) end
+for i = 1, #entries, 3 do
+  reply[#reply + 1] = entries[i + 2] .. call('XADD', entries[i], '*', 'e', entries[i + 1])
+end
 return reply

@@ -32,7 +32,8 @@
 --          "r" for a reservation that was made before, in which what was taken in place of held is not taken again;
 --          unless units is 1, "g" and the units granted; then for each check a letter and the state that it was decided on; then "t"
 --          and the units that earlier plans took from this state, if any; then for a state with a maximum TTL "m" and the
---          milliseconds that it had left. A state with holds is followed by "h" and, separated by commas, the units that
+--          milliseconds that it had left; then "l" and the id of the entry that was appended, if any, like "l1700000000000-0". A state
+--          with holds is followed by "h" and, separated by commas, the units that
 --          others hold, the instant at which the last hold runs out, and the number of holds and remembered ends. Letters of checks that
 --          admit are small, of others capital: a own state, s overflow bucket; n and o likewise, but nothing was written, since the key
 --          does not exist and the server is full; U a shadow check whose state is unreadable; p a penalty that admits the request and
@@ -82,7 +83,8 @@ local function apply(limit, state, op, units)
   return admits, changed, ends, seen, index, consumed, late
 end
 
--- The entries to append: streams and fields, one after the other. By stream, the number of its entries.
+-- The entries to append: streams, fields, and the number of the piece of the reply that the id follows, one after the other. By stream,
+-- the number of its entries.
 local entries, lengths = {}, {}
 
 -- Why a plan with a ledger is not decided: the result of the plan, or nil. The numbers of its ledgers begin at `from`.

@@ -218,6 +218,7 @@ while at < past_plans do
     end
     for i = 1, checks do
       local limit, k, admits, changed = limit_of[plans[first + width * (i - 1)]], key[i], admitted[i], value[i]
+      local entries_before = #entries
       local letter, state = admits and 'a' or 'A', view[i] or stored[i] or ''
       if admits == nil then
         letter, state, changed = 'U', '', nil
@@ -261,6 +262,7 @@ while at < past_plans do
         last = last + 1
         reply[last] = format('m%d', ttl[i])
       end
+      if #entries > entries_before then entries[#entries + 1] = last end
     end
   end
 end
@@ -271,8 +273,8 @@ for k = 1, values do
     call('PSETEX', keys[k], format('%d', (expiries[k] - now) / 1000 + margin), states[k])
   end
 end
-for i = 1, #entries, 2 do
-  local k = entries[i]
-  call('XADD', keys[k], '*', 'e', entries[i + 1])
+for i = 1, #entries, 3 do
+  local k, piece = entries[i], entries[i + 2]
+  reply[piece] = reply[piece] .. 'l' .. call('XADD', keys[k], '*', 'e', entries[i + 1])
 end
 return table.concat(reply, '', 1, last)

@@ -4,5 +4,12 @@
 -- KEYS[2]  key of the stream
 -- ARGV[1]  the largest number of entries
 -- ARGV[2]  tests only: now, in microseconds
--- Reply    the generation, or nil; the last id that the stream has given; the number of its entries; the entries, oldest first
-return { call('GET', KEYS[1]), last_id(KEYS[2]), call('XLEN', KEYS[2]), call('XRANGE', KEYS[2], '-', '+', 'COUNT', ARGV[1]) }
+-- Reply    the generation, or nil; the last id that the stream has given; the last id that was deleted; the number of its entries; what
+--          changes with every restart of the server and every failover to it; the entries, oldest first
+-- A user may lack the permission for INFO.
+local info = redis.pcall('INFO', 'server', 'replication')
+if type(info) ~= 'string' then info = '' end
+local server = (string.match(info, 'run_id:(%w+)') or '') .. (string.match(info, 'master_replid:(%w+)') or '')
+local written, deleted = last_id(KEYS[2])
+local entries = call('XRANGE', KEYS[2], '-', '+', 'COUNT', ARGV[1])
+return { call('GET', KEYS[1]), written, deleted, call('XLEN', KEYS[2]), server, entries }

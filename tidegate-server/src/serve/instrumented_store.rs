@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::spi::algorithm::holds::HoldEnding;
-use tidegate::spi::{Adjustment, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
+use tidegate::spi::{Adjustment, EntryId, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
 use tidegate::{Clock, StoreError, StoreErrorKind, SystemClock, Timestamp};
 
 use super::metrics::{Metrics, StoreCall};
@@ -95,6 +95,19 @@ impl Store for InstrumentedStore {
     async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
         let begun = self.clock.now();
         self.record(StoreCall::Adjust, begun, self.store.end_holds(endings).await)
+    }
+
+    async fn adjust_recorded(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<EntryId>, StoreError> {
+        let begun = self.clock.now();
+        self.record(StoreCall::Adjust, begun, self.store.adjust_recorded(adjustments).await)
+    }
+
+    async fn end_holds_recorded(
+        &self,
+        endings: &[Adjustment<'_>],
+    ) -> Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError> {
+        let begun = self.clock.now();
+        self.record(StoreCall::Adjust, begun, self.store.end_holds_recorded(endings).await)
     }
 
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {

@@ -6,9 +6,17 @@ use super::{AccountKey, EntryId, GateState, OutboxEntry};
 use crate::StoreError;
 use crate::algorithm::quota::QuotaState;
 
-/// How far the outbox of a partition was written. It changes with every entry.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OutboxPosition(pub String);
+/// How far the outbox of a partition was written: up to the entry with this generation, time and sequence. It grows with every entry of the
+/// same generation. A store that shows a smaller one has gone back to an older copy of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OutboxPosition {
+    /// The generation of the partition; 0 if it has none.
+    pub generation: u64,
+    /// The [time](EntryId::millis) of the last entry; 0 if there was none.
+    pub millis: u64,
+    /// The [sequence](EntryId::sequence) of the last entry.
+    pub sequence: u64,
+}
 
 /// Entries of one partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +29,17 @@ pub struct OutboxBatch {
     pub waiting: u64,
     /// How far the outbox was written when it was read.
     pub position: OutboxPosition,
+    /// How far its entries were acknowledged: the last one that was removed.
+    pub acknowledged: OutboxPosition,
+    /// A number for the server that was read. It changes when another one takes over, and when it restarts: its state may be an older copy
+    /// then. Always 0 for a store that keeps its state in this process.
+    pub server: u64,
+}
+
+impl From<EntryId> for OutboxPosition {
+    fn from(id: EntryId) -> Self {
+        Self { generation: id.generation, millis: id.millis, sequence: id.sequence }
+    }
 }
 
 /// A store that records the changes of quotas with a ledger.
@@ -63,4 +82,15 @@ pub trait Outbox: Send + Sync {
         generation: u64,
         states: &[GateState],
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Takes the generation from a partition if it is this one, so that it is rebuilt: the store has gone back to an older copy of itself, and
+    /// its states lack what the ledger has. Entries in its outbox stay. A store that keeps its state in this process never goes back.
+    fn discard_generation(
+        &self,
+        partition: u16,
+        generation: u64,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let _ = (partition, generation);
+        async { Ok(()) }
+    }
 }

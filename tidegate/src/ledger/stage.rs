@@ -9,12 +9,25 @@ use crate::StoreError;
 /// A boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// What must be durable in the ledger before a request is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnconfirmedEntry {
+    /// The partition.
+    pub partition: u16,
+    /// The generation under which it was written.
+    pub generation: u64,
+    /// The entry that was written. `None` if the store does not tell it, or if none was: then everything that the outbox contains must be
+    /// durable. That is weaker: a store that goes back to an older copy of itself loses the entry, and its outbox is as empty as if the
+    /// entry were in the ledger.
+    pub id: Option<EntryId>,
+}
+
 /// The second stage of a decision under rules with a ledger. A [`Limiter`](crate::Limiter) calls it after the store.
 pub trait LedgerStage: Send + Sync {
-    /// Waits until everything that the outboxes of these partitions contain at the time of the call is durable in the ledger. Each comes with the
-    /// generation under which it was written; entries of another one are lost. An error means that they may not be durable: the units are
-    /// refunded, and the request is handled as after a failure of the store.
-    fn confirm(&self, partitions: Vec<(u16, u64)>) -> BoxFuture<'_, Result<(), StoreError>>;
+    /// Waits until these entries are durable in the ledger. One without an id stands for everything that the outbox of its partition contains at
+    /// the time of the call; entries of another generation are lost. An error means that they may not be durable: the units are refunded, and
+    /// the request is handled as after a failure of the store.
+    fn confirm(&self, entries: Vec<UnconfirmedEntry>) -> BoxFuture<'_, Result<(), StoreError>>;
 
     /// Records what was consumed without the store, because it failed and a rule admits requests then. It is posted to the ledger later.
     /// The ids of the entries are set by the stage. An error means that it could not be recorded, so the request must be refused.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::holds::HoldEnding;
 use crate::algorithm::{HoldOp, Op};
-use crate::ledger::{AccountKey, EntryId, EntryKind, LedgerStage, OutboxEntry};
+use crate::ledger::{AccountKey, EntryId, EntryKind, LedgerStage, OutboxEntry, UnconfirmedEntry};
 use crate::plan::{Check, Plan};
 use crate::spi::{CheckVerdict, Verdict};
 use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
@@ -35,9 +35,7 @@ impl<S: Store> Limiter<S> {
         if self.ledger.is_none() || plan.is_peek() {
             return Generations::new();
         }
-        let is_sync = |check: &&Check<'_>| {
-            check.gate().ledger() == Some(LedgerMode::Sync) && (check.cost() > 0 || plan.is_hold(check))
-        };
+        let is_sync = |check: &&Check<'_>| is_sync(plan, check);
         self.generations(plan.checks().iter().filter(is_sync).map(|check| check.key().partition()))
     }
 
@@ -63,16 +61,22 @@ impl<S: Store> Limiter<S> {
             return Ok(());
         };
         let mut unconfirmed = Unconfirmed { limiter: self, refunds: refunds(plan, verdict) };
-        self.observe_error(ledger.confirm(generations.into_vec()).await)?;
+        let is_sync = |index: usize| plan.checks().get(index).is_some_and(|check| is_sync(plan, check));
+        let written = verdict.entries().filter(|(index, _)| is_sync(*index)).map(|(_, id)| id);
+        self.observe_error(ledger.confirm(entries_of(&generations, written)).await)?;
         unconfirmed.refunds.clear();
         Ok(())
     }
 
     /// Waits until charges and commits of quotas that must be durable are so.
-    pub(super) async fn confirm_adjustments(&self, generations: Generations) -> Result<(), StoreError> {
+    pub(super) async fn confirm_adjustments(
+        &self,
+        generations: Generations,
+        written: Vec<EntryId>,
+    ) -> Result<(), StoreError> {
         match self.ledger.as_ref().filter(|_| !generations.is_empty()) {
             Some(ledger) => {
-                let confirmed = ledger.confirm(generations.into_vec()).await;
+                let confirmed = ledger.confirm(entries_of(&generations, written)).await;
                 self.observe_error(confirmed.map_err(StoreError::with_possibly_applied))
             }
             None => Ok(()),
@@ -118,17 +122,39 @@ impl<S: Store> Limiter<S> {
         let ended = endings.iter().zip(results).filter(|(_, ending)| **ending == HoldEnding::Ended);
         let entry = |(one, _): (&Adjustment<'_>, &HoldEnding)| {
             one.gate.ledger()?;
-            let (kind, amount, owner) = match one.op {
-                Op::Hold(HoldOp::Commit { cost, position }) => (EntryKind::Commit, cost, position.index()),
-                Op::Hold(HoldOp::Release { position }) => (EntryKind::Release, 0, position.index()),
+            let (kind, amount, position) = match one.op {
+                Op::Hold(HoldOp::Commit { cost, position }) => (EntryKind::Commit, cost, position),
+                Op::Hold(HoldOp::Release { position }) => (EntryKind::Release, 0, position),
                 _ => return None,
             };
+            let (owner, expires_at) =
+                (position.index(), if position.is_keyed_hold() { now } else { Timestamp::default() });
             let entry = empty_entry(AccountKey::from_key(&one.key), one.gate.limit(), now)?;
-            Some(OutboxEntry { kind, amount: i64::try_from(amount).ok()?, owner, ..entry })
+            Some(OutboxEntry { kind, amount: i64::try_from(amount).ok()?, owner, expires_at, ..entry })
         };
         let entries: Vec<OutboxEntry> = ended.filter_map(entry).collect();
         if entries.is_empty() { Ok(()) } else { self.observe_error(ledger.journal(entries)) }
     }
+}
+
+/// Whether `check` consumes from a quota that must be durable before its plan is allowed.
+fn is_sync(plan: &Plan<'_>, check: &Check<'_>) -> bool {
+    check.gate().ledger() == Some(LedgerMode::Sync) && (check.cost() > 0 || plan.is_hold(check))
+}
+
+/// The entries that were written in these partitions. One without an id for each partition in which none was, or the store does not tell it.
+fn entries_of(generations: &[(u16, u64)], written: impl IntoIterator<Item = EntryId>) -> Vec<UnconfirmedEntry> {
+    let is_awaited = |id: &EntryId| generations.iter().any(|(partition, _)| *partition == id.partition);
+    let written = written.into_iter().filter(is_awaited);
+    let known = |id: EntryId| UnconfirmedEntry { partition: id.partition, generation: id.generation, id: Some(id) };
+    let mut entries: Vec<UnconfirmedEntry> = written.map(known).collect();
+    let known = entries.len();
+    for &(partition, generation) in generations {
+        if entries[..known].iter().all(|entry| entry.partition != partition) {
+            entries.push(UnconfirmedEntry { partition, generation, id: None });
+        }
+    }
+    entries
 }
 
 /// Gives back all that `verdict` granted. What an earlier call reserved is not this call's to give back.

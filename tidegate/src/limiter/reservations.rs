@@ -240,12 +240,13 @@ impl<S: Store> Limiter<S> {
         let local_endings = self.fallback.end_holds(local, self.store.instances());
         self.journal_endings(local, &local_endings)?;
         let generations = self.sync_adjustments(stored);
-        let result = if stored.is_empty() { Ok(Vec::new()) } else { self.store.end_holds(stored).await };
+        let result =
+            if stored.is_empty() { Ok(Default::default()) } else { self.store.end_holds_recorded(stored).await };
         for ended in [stored, local] {
             self.waiting.slot_releases.notify(ended);
         }
-        let stored_endings = self.observe_error(result)?;
-        self.confirm_adjustments(generations).await?;
+        let (stored_endings, written) = self.observe_error(result)?;
+        self.confirm_adjustments(generations, written).await?;
         Ok([stored_endings, local_endings])
     }
 

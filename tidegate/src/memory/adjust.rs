@@ -3,6 +3,7 @@
 use super::{MemoryStore, ledger};
 use crate::algorithm::holds::{self, HoldEnding};
 use crate::algorithm::{self, Op};
+use crate::ledger::EntryId;
 use crate::overflow::Newcomer;
 use crate::store::{Adjustment, StoreError};
 
@@ -20,6 +21,15 @@ impl MemoryStore {
 
     /// The same. Returns for each end of a hold what became of it, and for others whether they were admitted or found nothing.
     pub(crate) fn apply_each(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        self.apply_recorded(adjustments, &mut Vec::new())
+    }
+
+    /// The same. Adds the entries that were written for the ledger to `recorded`.
+    pub(super) fn apply_recorded(
+        &self,
+        adjustments: &[Adjustment<'_>],
+        recorded: &mut Vec<EntryId>,
+    ) -> Result<Vec<HoldEnding>, StoreError> {
         let outbox = self.outbox_for_each(adjustments)?;
         let mut locked = self.lock(adjustments.iter().map(|adjustment| &adjustment.key));
         let now = self.now();
@@ -68,10 +78,10 @@ impl MemoryStore {
                     (outbox, ledger::entry_for_adjustment(adjustment, op, locked.get(index), &change, now))
                 {
                     // Earlier adjustments are made, so the caller must not repeat all of them.
-                    outbox.append(vec![entry]).map_err(|error| match index {
+                    recorded.extend(outbox.append(vec![entry]).map_err(|error| match index {
                         0 => error,
                         _ => error.with_possibly_applied(),
-                    })?;
+                    })?);
                 }
                 let max_expiry = adjustment.forget_after().map_or(u64::MAX, |after| now.plus(after).as_micros());
                 locked.update(index, limit, change, max_expiry);

@@ -27,10 +27,12 @@ pub(super) struct Partitions {
     entries: HashMap<u16, VecDeque<OutboxEntry>>,
     /// The number of all entries.
     waiting: usize,
-    /// The number of the last entry of all partitions.
-    sequence: u64,
-    /// The number of the last entry of each partition.
-    last: HashMap<u16, u64>,
+    /// The time and the number of the last entry of all partitions. Both only grow, even if the clock steps back.
+    last: (u64, u64),
+    /// The last entry of each partition.
+    written_to: HashMap<u16, EntryId>,
+    /// The last entry of each partition that was removed.
+    acknowledged_to: HashMap<u16, EntryId>,
     written: BTreeSet<u16>,
 }
 
@@ -76,42 +78,51 @@ impl MemoryOutbox {
         }
     }
 
-    /// Appends entries without ids, all of them or none.
-    pub(super) fn append(&self, mut entries: Vec<OutboxEntry>) -> Result<(), StoreError> {
+    /// Appends entries without ids, all of them or none. Returns their ids.
+    pub(super) fn append(&self, mut entries: Vec<OutboxEntry>) -> Result<Vec<EntryId>, StoreError> {
         if entries.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let mut locked = self.lock();
         if locked.waiting + entries.len() > MAX_OUTBOX_ENTRIES {
             let message = "too many entries wait for the ledger; check that it is reachable";
             return Err(StoreError::new(StoreErrorKind::Refused, message));
         }
-        let mut sequence = locked.sequence;
+        let (mut millis, mut sequence) = locked.last;
         for entry in &mut entries {
-            sequence += 1;
+            (millis, sequence) = (millis.max(entry.at.as_micros() / 1000), sequence + 1);
             let partition = entry.id.partition;
             let generation = *locked.generations.get(&partition).ok_or_else(rebuilding)?;
-            entry.id = EntryId { generation, partition, millis: entry.at.as_micros() / 1000, sequence };
+            entry.id = EntryId { generation, partition, millis, sequence };
         }
         self.journal.append(&entries)?;
-        locked.sequence = sequence;
+        locked.last = (millis, sequence);
         locked.waiting += entries.len();
+        let ids = entries.iter().map(|entry| entry.id).collect();
         for entry in entries {
-            let EntryId { partition, sequence, .. } = entry.id;
+            let partition = entry.id.partition;
             locked.written.insert(partition);
-            locked.last.insert(partition, sequence);
+            locked.written_to.insert(partition, entry.id);
             locked.entries.entry(partition).or_default().push_back(entry);
         }
-        Ok(())
+        Ok(ids)
     }
 
     pub(super) fn acknowledge(&self, partition: u16, ids: &[EntryId]) {
         let mut locked = self.lock();
         if let Some(entries) = locked.entries.get_mut(&partition) {
-            let before = entries.len();
-            entries.retain(|entry| !ids.contains(&entry.id));
+            let (before, mut last) = (entries.len(), None);
+            entries.retain(|entry| {
+                let is_removed = ids.contains(&entry.id);
+                last = if is_removed { Some(entry.id) } else { last };
+                !is_removed
+            });
             let removed = before - entries.len();
             locked.waiting -= removed;
+            if let Some(last) = last {
+                let acknowledged = locked.acknowledged_to.entry(partition).or_insert(last);
+                *acknowledged = last.max(*acknowledged);
+            }
         }
         drop(locked);
         self.journal.acknowledge(ids);
@@ -132,7 +143,13 @@ impl Partitions {
     }
 
     pub(super) fn position(&self, partition: u16) -> OutboxPosition {
-        OutboxPosition(self.last.get(&partition).copied().unwrap_or_default().to_string())
+        self.position_of(partition, &self.written_to)
+    }
+
+    fn position_of(&self, partition: u16, last: &HashMap<u16, EntryId>) -> OutboxPosition {
+        let generation = self.generation(partition).unwrap_or_default();
+        let (millis, sequence) = last.get(&partition).map_or((0, 0), |id| (id.millis, id.sequence));
+        OutboxPosition { generation, millis, sequence }
     }
 
     /// Whether no entry waits, and none was appended since `position`.
@@ -148,6 +165,8 @@ impl Partitions {
             waiting: (entries.map_or(0, VecDeque::len) - read.len()) as u64,
             entries: read,
             position: self.position(partition),
+            acknowledged: self.position_of(partition, &self.acknowledged_to),
+            server: 0,
         }
     }
 }

@@ -4,6 +4,7 @@ use super::MemoryStore;
 use super::locked_shards::lock;
 use crate::algorithm::holds::{self, HoldEnding};
 use crate::key::Key;
+use crate::ledger::EntryId;
 use crate::plan::{Check, Plan};
 use crate::spi::Verdict;
 use crate::store::{Adjustment, OutstandingHolds, Store, StoreError};
@@ -28,8 +29,23 @@ impl Store for MemoryStore {
     }
 
     async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
+        Ok(self.end_holds_recorded(endings).await?.0)
+    }
+
+    async fn adjust_recorded(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<EntryId>, StoreError> {
+        Adjustment::require_changes(adjustments)?;
+        let mut recorded = Vec::new();
+        self.apply_recorded(adjustments, &mut recorded)?;
+        Ok(recorded)
+    }
+
+    async fn end_holds_recorded(
+        &self,
+        endings: &[Adjustment<'_>],
+    ) -> Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError> {
         Adjustment::require_endings(endings)?;
-        self.apply_each(endings)
+        let mut recorded = Vec::new();
+        Ok((self.apply_recorded(endings, &mut recorded)?, recorded))
     }
 
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
     AccountKey, BoxFuture, EntryId, EntryKind, GateState, Journal, LedgerStage, Outbox, OutboxEntry, PARTITIONS,
+    UnconfirmedEntry,
 };
 use tidegate::{
     LedgerMode, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Period, Periods, Request, ReservationError, Rule,
@@ -45,13 +46,13 @@ impl Journal for RecordingJournal {
 struct TestStage {
     refuses: AtomicBool,
     hangs: AtomicBool,
-    confirmed: Mutex<Vec<(u16, u64)>>,
+    confirmed: Mutex<Vec<UnconfirmedEntry>>,
     journaled: Mutex<Vec<OutboxEntry>>,
     names: Mutex<Vec<(AccountKey, String)>>,
 }
 
 impl LedgerStage for TestStage {
-    fn confirm(&self, partitions: Vec<(u16, u64)>) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn confirm(&self, entries: Vec<UnconfirmedEntry>) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             if self.hangs.load(Ordering::Relaxed) {
                 std::future::pending::<()>().await;
@@ -59,7 +60,7 @@ impl LedgerStage for TestStage {
             if self.refuses.load(Ordering::Relaxed) {
                 return Err(StoreError::new(StoreErrorKind::Unavailable, "the ledger is down"));
             }
-            self.confirmed.lock().unwrap().extend(partitions);
+            self.confirmed.lock().unwrap().extend(entries);
             Ok(())
         })
     }
@@ -221,7 +222,10 @@ fn a_sync_request_is_allowed_only_after_the_ledger_has_confirmed_it() {
     let setup = setup(units(LedgerMode::Sync));
     assert!(wait(setup.limiter.check(&request(4))).unwrap().is_allowed());
     let partition = setup.entries()[0].id.partition;
-    assert_eq!(*setup.stage.confirmed.lock().unwrap(), [(partition, 7)]);
+    assert_eq!(
+        *setup.stage.confirmed.lock().unwrap(),
+        [UnconfirmedEntry { partition, generation: 7, id: Some(setup.entries()[0].id) }]
+    );
     let denied = wait(setup.limiter.check(&request(40))).unwrap();
     assert!(!denied.is_allowed());
     assert_eq!(setup.stage.confirmed.lock().unwrap().len(), 1, "a denial consumes nothing");

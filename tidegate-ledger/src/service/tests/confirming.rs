@@ -6,19 +6,19 @@ use futures_util::FutureExt;
 use tidegate::StoreErrorKind;
 use tidegate::spi::LedgerStage;
 
-use super::fixture::{Fixture, account, until};
+use super::fixture::{Fixture, account, all_of, until};
 
 #[tokio::test]
 async fn a_confirmed_entry_is_in_the_ledger_and_leaves_the_outbox() {
     let fixture = Fixture::new().await;
     let (service, partition) = (fixture.start(), account("acme").await.partition);
     fixture.store.consume("acme", 3).await;
-    service.confirm(vec![(partition, 7)]).await.unwrap();
+    service.confirm(vec![all_of(partition, 7)]).await.unwrap();
     assert_eq!(fixture.ledger_used("acme").await, 3);
     until(|| fixture.store.is_outbox_empty(partition)).await;
     assert_eq!((service.stats().entries_posted, service.stats().entries_repeated), (1, 0));
     until(|| async { fixture.journal.waiting() == 0 }).await;
-    service.confirm(vec![(partition, 7)]).await.unwrap();
+    service.confirm(vec![all_of(partition, 7)]).await.unwrap();
     service.confirm(Vec::new()).await.unwrap();
 }
 
@@ -28,7 +28,7 @@ async fn nobody_is_confirmed_before_the_ledger_has_committed() {
     let (service, partition) = (fixture.start(), account("acme").await.partition);
     fixture.store.consume("acme", 3).await;
     let lock = fixture.lock_ledger().await;
-    let mut confirmed = service.confirm(vec![(partition, 7)]);
+    let mut confirmed = service.confirm(vec![all_of(partition, 7)]);
     assert!((&mut confirmed).now_or_never().is_none());
     until(|| async { service.stats().waiting == 1 }).await;
     assert!((&mut confirmed).now_or_never().is_none());
@@ -46,11 +46,11 @@ async fn a_caller_that_comes_during_a_flush_is_confirmed_by_the_next_one() {
     fixture.store.pause_reads();
     let first = tokio::spawn({
         let service = service.clone();
-        async move { service.confirm(vec![(partition, 7)]).await }
+        async move { service.confirm(vec![all_of(partition, 7)]).await }
     });
     fixture.store.wait_for_paused_read().await;
     fixture.store.consume("acme", 2).await;
-    let mut second = service.confirm(vec![(partition, 7)]);
+    let mut second = service.confirm(vec![all_of(partition, 7)]);
     assert!((&mut second).now_or_never().is_none());
     fixture.store.let_reads_return();
     first.await.unwrap().unwrap();
@@ -63,8 +63,8 @@ async fn a_caller_that_goes_away_changes_nothing() {
     let fixture = Fixture::new().await;
     let (service, partition) = (fixture.start(), account("acme").await.partition);
     fixture.store.consume("acme", 1).await;
-    assert!(service.confirm(vec![(partition, 7)]).now_or_never().is_none());
-    service.confirm(vec![(partition, 7)]).await.unwrap();
+    assert!(service.confirm(vec![all_of(partition, 7)]).now_or_never().is_none());
+    service.confirm(vec![all_of(partition, 7)]).await.unwrap();
     assert_eq!(fixture.ledger_used("acme").await, 1);
 }
 
@@ -73,7 +73,8 @@ async fn a_caller_whose_generation_was_replaced_gets_an_error_and_others_do_not(
     let fixture = Fixture::new().await;
     let (service, partition) = (fixture.start(), account("acme").await.partition);
     fixture.store.consume("acme", 1).await;
-    let (lost, kept) = tokio::join!(service.confirm(vec![(partition, 6)]), service.confirm(vec![(partition, 7)]));
+    let (lost, kept) =
+        tokio::join!(service.confirm(vec![all_of(partition, 6)]), service.confirm(vec![all_of(partition, 7)]));
     let lost = lost.unwrap_err();
     assert_eq!((lost.kind(), lost.is_possibly_applied()), (StoreErrorKind::Rebuilding, true));
     kept.unwrap();
@@ -87,7 +88,7 @@ async fn a_long_outbox_is_posted_to_its_end_in_batches_before_a_caller_is_confir
     for _ in 0..9 {
         fixture.store.consume("acme", 1).await;
     }
-    service.confirm(vec![(partition, 7)]).await.unwrap();
+    service.confirm(vec![all_of(partition, 7)]).await.unwrap();
     assert_eq!(fixture.ledger_used("acme").await, 9);
     assert_eq!((service.stats().posts, service.stats().entries_repeated), (5, 0));
 }
@@ -99,7 +100,7 @@ async fn partitions_that_are_wanted_together_are_posted_together() {
     let mut partitions = Vec::new();
     for tenant in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"] {
         fixture.store.consume(tenant, 1).await;
-        partitions.push((account(tenant).await.partition, 7));
+        partitions.push(all_of(account(tenant).await.partition, 7));
     }
     service.confirm(partitions).await.unwrap();
     let stats = service.stats();
@@ -114,16 +115,16 @@ async fn an_unavailable_ledger_fails_callers_and_later_has_every_entry_once() {
     let (service, partition) = (fixture.start_with(options), account("acme").await.partition);
     fixture.store.consume("acme", 1).await;
     let lock = fixture.lock_ledger().await;
-    let error = service.confirm(vec![(partition, 7)]).await.unwrap_err();
+    let error = service.confirm(vec![all_of(partition, 7)]).await.unwrap_err();
     assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Unavailable, true));
     assert!(service.stats().ledger_error.is_some());
     fixture.store.consume("acme", 2).await;
-    let at_once = service.confirm(vec![(partition, 7)]).now_or_never();
+    let at_once = service.confirm(vec![all_of(partition, 7)]).now_or_never();
     assert!(at_once.is_some_and(|result| result.is_err()), "it does not wait while the ledger is unavailable");
     assert!(!fixture.store.is_outbox_empty(partition).await);
     lock.release().await;
     until(|| async { service.stats().ledger_error.is_none() }).await;
-    service.confirm(vec![(partition, 7)]).await.unwrap();
+    service.confirm(vec![all_of(partition, 7)]).await.unwrap();
     assert_eq!(fixture.ledger_used("acme").await, 3);
     until(|| fixture.store.is_outbox_empty(partition)).await;
 }
@@ -134,9 +135,9 @@ async fn a_failing_store_fails_callers_and_recovers() {
     let (service, partition) = (fixture.start(), account("acme").await.partition);
     fixture.store.consume("acme", 1).await;
     fixture.store.set_failing(true);
-    assert!(service.confirm(vec![(partition, 7)]).await.unwrap_err().is_possibly_applied());
+    assert!(service.confirm(vec![all_of(partition, 7)]).await.unwrap_err().is_possibly_applied());
     fixture.store.set_failing(false);
-    service.confirm(vec![(partition, 7)]).await.unwrap();
+    service.confirm(vec![all_of(partition, 7)]).await.unwrap();
     assert_eq!(fixture.ledger_used("acme").await, 1);
 }
 
@@ -147,12 +148,14 @@ async fn a_caller_waits_no_longer_than_its_budget() {
     let partition = account("acme").await.partition;
     fixture.store.consume("acme", 1).await;
     fixture.store.pause_reads();
-    let error = service.confirm(vec![(partition, 7)]).await.unwrap_err();
+    let error = service.confirm(vec![all_of(partition, 7)]).await.unwrap_err();
     assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Unavailable, true));
-    until(|| async { service.confirm(vec![(partition, 7)]).now_or_never().is_some_and(|result| result.is_err()) })
-        .await;
+    until(|| async {
+        service.confirm(vec![all_of(partition, 7)]).now_or_never().is_some_and(|result| result.is_err())
+    })
+    .await;
     fixture.store.let_reads_return();
-    until(|| async { service.confirm(vec![(partition, 7)]).await.is_ok() }).await;
+    until(|| async { service.confirm(vec![all_of(partition, 7)]).await.is_ok() }).await;
     assert_eq!(fixture.ledger_used("acme").await, 1);
 }
 
@@ -163,7 +166,8 @@ async fn two_services_on_one_outbox_count_each_entry_once() {
     let partition = account("acme").await.partition;
     for _ in 0..20 {
         fixture.store.consume("acme", 1).await;
-        let (first, second) = tokio::join!(one.confirm(vec![(partition, 7)]), other.confirm(vec![(partition, 7)]));
+        let (first, second) =
+            tokio::join!(one.confirm(vec![all_of(partition, 7)]), other.confirm(vec![all_of(partition, 7)]));
         first.unwrap();
         second.unwrap();
     }
@@ -200,7 +204,7 @@ async fn the_lag_is_the_age_of_the_oldest_entry_that_waits() {
     let (service, partition) = (fixture.start_with(options), account("acme").await.partition);
     fixture.store.consume("acme", 1).await;
     let lock = fixture.lock_ledger().await;
-    service.confirm(vec![(partition, 7)]).await.unwrap_err();
+    service.confirm(vec![all_of(partition, 7)]).await.unwrap_err();
     fixture.clock.advance(Duration::from_secs(7));
     assert_eq!((service.stats().lag, service.stats().waiting), (Duration::from_secs(7), 1));
     lock.release().await;
@@ -217,5 +221,5 @@ async fn a_shutdown_flushes_everything_and_fails_later_callers() {
     assert_eq!(fixture.ledger_used("acme").await, 5);
     assert!(fixture.store.is_outbox_empty(partition).await);
     assert_eq!(fixture.journal.waiting(), 0);
-    assert_eq!(service.confirm(vec![(partition, 7)]).await.unwrap_err().kind(), StoreErrorKind::Unavailable);
+    assert_eq!(service.confirm(vec![all_of(partition, 7)]).await.unwrap_err().kind(), StoreErrorKind::Unavailable);
 }

@@ -1,14 +1,17 @@
 //! A memory store that can be lost and paused, and an SQLite ledger that can be locked.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use sqlx::{Connection, SqliteConnection};
 use tempfile::TempDir;
 use tidegate::spi::algorithm::quota::QuotaState;
-use tidegate::spi::{AccountKey, EntryId, GateState, Outbox, OutboxBatch, OutboxPosition, PARTITIONS, Store};
+use tidegate::spi::{
+    AccountKey, EntryId, GateState, Outbox, OutboxBatch, OutboxPosition, PARTITIONS, Store, UnconfirmedEntry,
+};
 use tidegate::{
     LedgerMode, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Request, Rule, RuleSet, StoreError,
     StoreErrorKind, Timestamp,
@@ -39,6 +42,10 @@ struct TestStoreState {
     paused_reads: Semaphore,
     /// Consume a unit after each read of this many, as a busy instance would.
     is_busy: AtomicBool,
+    /// The number of the server.
+    server: AtomicU64,
+    /// Partitions whose generation was discarded. A memory store cannot do that: it is replaced when they are rebuilt.
+    discarded: Mutex<BTreeSet<u16>>,
 }
 
 pub(super) struct Fixture {
@@ -54,6 +61,16 @@ pub(super) struct LedgerLock(SqliteConnection);
 
 pub(super) fn options() -> ServiceOptions {
     ServiceOptions::default().with_budget(Duration::from_mins(1)).with_flush_interval(NEVER).with_sweep_interval(NEVER)
+}
+
+/// Everything that the outbox of a partition contains.
+pub(super) fn all_of(partition: u16, generation: u64) -> UnconfirmedEntry {
+    UnconfirmedEntry { partition, generation, id: None }
+}
+
+/// One entry.
+pub(super) fn only(id: EntryId) -> UnconfirmedEntry {
+    UnconfirmedEntry { partition: id.partition, generation: id.generation, id: Some(id) }
 }
 
 /// Waits for a condition.
@@ -169,6 +186,8 @@ impl TestStore {
             is_paused: AtomicBool::new(false),
             paused_reads: Semaphore::new(0),
             is_busy: AtomicBool::new(false),
+            server: AtomicU64::new(1),
+            discarded: Mutex::default(),
         }))
     }
 
@@ -180,6 +199,25 @@ impl TestStore {
     pub(super) fn lose(&self) {
         let store = MemoryStore::new().with_clock(self.0.clock.clone()).with_journal(self.0.journal.clone());
         *self.0.store.write().unwrap() = Arc::new(store);
+    }
+
+    /// A replica takes over that has the generation, but nothing of what was written since.
+    pub(super) async fn go_back(&self, generation: u64) {
+        self.lose();
+        for partition in 0..PARTITIONS {
+            self.current().rebuild_partition(partition, generation, &[]).await.unwrap();
+        }
+        self.fail_over();
+    }
+
+    /// A replica takes over that has everything.
+    pub(super) fn fail_over(&self) {
+        self.0.server.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The last entry in the outbox of a partition.
+    pub(super) async fn last_entry(&self, partition: u16) -> EntryId {
+        self.current().read_outbox(partition, 1_000).await.unwrap().entries.last().unwrap().id
     }
 
     pub(super) async fn consume(&self, tenant: &str, cost: u64) {
@@ -236,7 +274,11 @@ impl TestStore {
 
 impl Outbox for TestStore {
     async fn read_outbox(&self, partition: u16, max: usize) -> Result<OutboxBatch, StoreError> {
-        let batch = self.check()?.read_outbox(partition, max).await;
+        let mut batch = self.check()?.read_outbox(partition, max).await?;
+        batch.server = self.0.server.load(Ordering::SeqCst);
+        if self.0.discarded.lock().unwrap().contains(&partition) {
+            batch.generation = None;
+        }
         if self.0.is_paused.load(Ordering::SeqCst) {
             self.0.paused_reads.add_permits(1);
             self.0.reads.acquire().await.unwrap().forget();
@@ -244,7 +286,7 @@ impl Outbox for TestStore {
         if self.0.is_busy.load(Ordering::SeqCst) {
             self.consume("acme", 1).await;
         }
-        batch
+        Ok(batch)
     }
 
     async fn acknowledge(&self, partition: u16, ids: &[EntryId]) -> Result<(), StoreError> {
@@ -278,7 +320,17 @@ impl Outbox for TestStore {
         generation: u64,
         states: &[GateState],
     ) -> Result<u64, StoreError> {
+        if self.0.discarded.lock().unwrap().remove(&partition) {
+            self.lose();
+        }
         self.check()?.rebuild_partition(partition, generation, states).await
+    }
+
+    async fn discard_generation(&self, partition: u16, generation: u64) -> Result<(), StoreError> {
+        if self.check()?.ledger_generation(partition) == Some(generation) {
+            self.0.discarded.lock().unwrap().insert(partition);
+        }
+        Ok(())
     }
 }
 

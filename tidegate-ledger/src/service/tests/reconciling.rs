@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::spi::{LedgerStage, Outbox};
 
-use super::fixture::{Fixture, account, corrupt, until};
+use super::fixture::{Fixture, account, all_of, corrupt, until};
 use crate::{AccountUnits, LedgerErrorKind, ServiceError};
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn lost_partitions_are_listed_and_rebuilt_only_when_that_is_asked_for() {
     let fixture = Fixture::new().await;
     let (service, partition) = (fixture.start(), account("acme").await.partition);
     fixture.store.consume("acme", 30).await;
-    service.confirm(vec![(partition, 7)]).await.unwrap();
+    service.confirm(vec![all_of(partition, 7)]).await.unwrap();
     fixture.store.lose();
     let report = service.reconcile(false).await.unwrap();
     assert_eq!((report.lost.len(), report.repaired), (1024, 0));

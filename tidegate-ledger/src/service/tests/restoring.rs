@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::StoreErrorKind;
 use tidegate::spi::{LedgerStage, Outbox};
 
-use super::fixture::{Fixture, account, corrupt, until};
+use super::fixture::{Fixture, account, all_of, corrupt, until};
 
 #[tokio::test]
 async fn a_store_without_data_is_rebuilt_from_the_ledger_before_the_first_request() {
@@ -29,9 +29,9 @@ async fn a_partition_that_is_lost_later_fails_its_callers_and_is_rebuilt_in_the_
     let fixture = Fixture::new().await;
     let (service, partition) = (fixture.start(), account("acme").await.partition);
     fixture.store.consume("acme", 3).await;
-    service.confirm(vec![(partition, 7)]).await.unwrap();
+    service.confirm(vec![all_of(partition, 7)]).await.unwrap();
     fixture.store.lose();
-    let error = service.confirm(vec![(partition, 7)]).await.unwrap_err();
+    let error = service.confirm(vec![all_of(partition, 7)]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rebuilding);
     until(|| async { fixture.store.generation(partition).await.is_some() }).await;
     assert_ne!(fixture.store.generation(partition).await, Some(7));
@@ -48,7 +48,7 @@ async fn entries_that_are_posted_after_a_rebuild_are_added_to_the_rebuilt_state(
     fixture.store.pause_reads();
     let confirmed = tokio::spawn({
         let slow = slow.clone();
-        async move { slow.confirm(vec![(partition, 7)]).await }
+        async move { slow.confirm(vec![all_of(partition, 7)]).await }
     });
     fixture.store.wait_for_paused_read().await;
     let lock = fixture.lock_ledger().await;
@@ -103,7 +103,7 @@ async fn a_rebuild_that_fails_is_repeated() {
     options.ledger_timeout = Duration::from_millis(50);
     let (service, partition) = (fixture.start_with(options), account("acme").await.partition);
     fixture.store.consume("acme", 3).await;
-    service.confirm(vec![(partition, 7)]).await.unwrap();
+    service.confirm(vec![all_of(partition, 7)]).await.unwrap();
     fixture.store.lose();
     fixture.store.set_failing(true);
     service.shared.restore.request_rebuild(partition);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::spi::{AccountKey, BoxFuture, LedgerStage, OutboxEntry};
+use tidegate::spi::{AccountKey, BoxFuture, LedgerStage, OutboxEntry, UnconfirmedEntry};
 use tidegate::{Clock, StoreError, SystemClock};
 
 use crate::serve::metrics::Metrics;
@@ -21,10 +21,10 @@ impl<S> TimedStage<S> {
 }
 
 impl<S: LedgerStage> LedgerStage for TimedStage<S> {
-    fn confirm(&self, partitions: Vec<(u16, u64)>) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn confirm(&self, entries: Vec<UnconfirmedEntry>) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             let begun = self.clock.now();
-            let result = self.stage.confirm(partitions).await;
+            let result = self.stage.confirm(entries).await;
             self.metrics.ledger_confirmed(self.clock.now().since(begun), result.is_ok());
             result
         })
