@@ -17,6 +17,7 @@ on_both_databases!(
     a_late_amount_counts_in_the_period_before,
     an_account_moves_to_the_partition_of_its_latest_entry,
     entries_of_limits_that_this_version_does_not_know_are_kept,
+    entries_are_found_by_their_ids_and_the_last_one_by_its_partition,
 );
 
 async fn a_repeated_entry_counts_once(database: &TestDatabase) {
@@ -32,6 +33,27 @@ async fn a_repeated_entry_counts_once(database: &TestDatabase) {
     assert_eq!((state.key, state.hard_limit), (account(1), 10));
     assert_eq!(ledger.post(&[]).await, Ok(Posted::default()));
     assert_eq!(ledger.gate_states(PARTITION + 1).await, Ok(Vec::new()));
+}
+
+async fn entries_are_found_by_their_ids_and_the_last_one_by_its_partition(database: &TestDatabase) {
+    let ledger = database.ledger().await;
+    let at = |partition, millis, sequence| EntryId { generation: u64::MAX >> 11, partition, millis, sequence };
+    // More than one statement looks for, in partitions and sequences whose next number has more digits.
+    let there: Vec<EntryId> = (0..450).map(|number| at(255 + number % 2, 255, u64::from(number))).collect();
+    let entries: Vec<OutboxEntry> = there.iter().map(|id| OutboxEntry { id: *id, ..consume(100, 1) }).collect();
+    let mut late = entries[7].clone();
+    (late.id, late.late_amount) = (at(255, 256, u64::MAX), 3);
+    ledger.post(&[entries, vec![late.clone()]].concat()).await.unwrap();
+    let absent = [at(255, 255, 450), at(257, 255, 0), EntryId { generation: 7, ..there[0] }, at(255, 256, 0)];
+    let asked: Vec<EntryId> = absent.into_iter().chain(there.iter().copied()).chain([late.id]).collect();
+    let found = ledger.contains(&asked).await.unwrap();
+    assert_eq!(found, asked.iter().map(|id| !absent.contains(id)).collect::<Vec<_>>());
+    assert_eq!(ledger.contains(&[]).await, Ok(Vec::new()));
+    let last = async |partition, generation| ledger.last_entry(partition, generation).await.unwrap();
+    assert_eq!(last(255, u64::MAX >> 11).await, Some(late.id));
+    assert_eq!(last(256, u64::MAX >> 11).await, there.last().copied());
+    assert_eq!((last(254, u64::MAX >> 11).await, last(257, u64::MAX >> 11).await), (None, None));
+    assert_eq!(last(255, 7).await, None);
 }
 
 async fn concurrent_posters_of_overlapping_batches_count_each_entry_once(database: &TestDatabase) {

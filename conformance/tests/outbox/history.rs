@@ -29,6 +29,8 @@ pub(super) struct History {
     is_cluster: bool,
     /// Every entry until now.
     entries: Mutex<Vec<OutboxEntry>>,
+    /// The entries that the last calls of both stores have told.
+    told: [Mutex<BTreeSet<EntryId>>; 2],
 }
 
 struct NoJournal;
@@ -53,7 +55,7 @@ impl History {
         }
         let rng = fastrand::Rng::with_seed(seed).into();
         let (gates, is_cluster) = ([gate("api"), gate("all")], server.url().contains("cluster"));
-        Self { redis, memory, clock, gates, rng, is_cluster, entries: Vec::new().into() }
+        Self { redis, memory, clock, gates, rng, is_cluster, entries: Vec::new().into(), told: Default::default() }
     }
 
     pub(super) async fn run(&self, steps: usize) {
@@ -94,22 +96,30 @@ impl History {
     async fn decide(&self, plan: Plan<'_>) {
         let (redis, memory) = (self.redis.decide(&plan).await.unwrap(), self.memory.decide(&plan).await.unwrap());
         assert_eq!((redis.granted(), redis.refusal()), (memory.granted(), memory.refusal()), "{plan:?}");
+        for (told, verdict) in self.told.iter().zip([redis, memory]) {
+            told.lock().unwrap().extend(verdict.entries().map(|(_, id)| id));
+        }
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) {
-        self.redis.adjust(adjustments).await.unwrap();
-        self.memory.adjust(adjustments).await.unwrap();
+        let redis = self.redis.adjust_recorded(adjustments).await.unwrap();
+        self.told[0].lock().unwrap().extend(redis);
+        let memory = self.memory.adjust_recorded(adjustments).await.unwrap();
+        self.told[1].lock().unwrap().extend(memory);
     }
 
     async fn end(&self, ending: &Adjustment<'_>) {
         let endings = std::slice::from_ref(ending);
-        let redis = self.redis.end_holds(endings).await.unwrap();
-        assert_eq!(redis, self.memory.end_holds(endings).await.unwrap(), "{ending:?}");
+        let (redis, redis_ids) = self.redis.end_holds_recorded(endings).await.unwrap();
+        let (memory, memory_ids) = self.memory.end_holds_recorded(endings).await.unwrap();
+        assert_eq!(redis, memory, "{ending:?}");
+        self.told[0].lock().unwrap().extend(redis_ids);
+        self.told[1].lock().unwrap().extend(memory_ids);
     }
 
     /// Compares the new entries of both, and the states with the sums of all entries.
     async fn compare(&self) {
-        let mut new = Vec::new();
+        let (mut new, mut written) = (Vec::new(), [BTreeSet::new(), BTreeSet::new()]);
         for partition in PARTITIONS {
             let redis = drain_partition(&self.redis, partition).await;
             let without_ids = |entries: &[OutboxEntry]| -> Vec<OutboxEntry> {
@@ -120,7 +130,14 @@ impl History {
             };
             let memory = drain_partition(&self.memory, partition).await;
             assert_eq!(without_ids(&redis), without_ids(&memory));
+            written[0].extend(redis.iter().map(|entry| entry.id));
+            written[1].extend(memory.iter().map(|entry| entry.id));
             new.extend(redis);
+        }
+        for (told, written) in self.told.iter().zip(written) {
+            let told = std::mem::take(&mut *told.lock().unwrap());
+            // A plan across slots that is denied does not tell what it took and gave back.
+            assert!(told == written || self.is_cluster && told.is_subset(&written), "{told:?} {written:?}");
         }
         let mut entries = self.entries.lock().unwrap().clone();
         entries.extend(new);
