@@ -117,6 +117,7 @@ differential: tools ## Compares model, memory store and servers over a million r
 fuzz: ## Runs each fuzz target for a minute; `make test` runs them for a second
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --lib --test keys
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-rules --lib --test reading
+	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-ledger --lib
 	TIDEGATE_REQUESTS=100000 cargo test --release -p conformance --test canonical
 
 figures: tools ## Measures the published figures, with the profile that ships

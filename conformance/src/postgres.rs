@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, getgid, getuid, kill_process};
 
-use crate::server::{free_port, new_directory};
+use crate::server::{free_port, new_directory, new_directory_in};
 
 /// A running server with an empty database.
 #[derive(Debug)]
@@ -44,7 +44,15 @@ impl PostgresServer {
 
     /// Starts a server with further settings, as in `work_mem=1MB`.
     pub fn start_with(settings: &[&str]) -> Self {
-        let directory = new_directory();
+        Self::start_in(new_directory(), settings)
+    }
+
+    /// Starts a server with further settings whose files are in the temporary directory, which is usually on a disk.
+    pub fn start_on_disk(settings: &[&str]) -> Self {
+        Self::start_in(new_directory_in(std::env::temp_dir()), settings)
+    }
+
+    fn start_in(directory: PathBuf, settings: &[&str]) -> Self {
         initialize(&directory);
         let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let port = free_port();

@@ -27,7 +27,7 @@ pub(crate) enum PlainTable {
 
 impl Database {
     pub(crate) fn postgres() -> Self {
-        Self::Postgres(PostgresServer::start_with(&POSTGRES_SETTINGS))
+        Self::Postgres(PostgresServer::start_on_disk(&POSTGRES_SETTINGS))
     }
 
     pub(crate) fn sqlite() -> Self {

@@ -1,6 +1,5 @@
 //! The ledger: entries a second next to plain INSERTs, what `async` and `sync` cost a decision, how long a rebuild takes, and the size of
-//! entries. SQLite writes to the temporary directory, and PostgreSQL to the directory of its fixture, which is in memory where there is
-//! `/dev/shm`: there, a commit does not wait for a disk.
+//! entries. Both databases write to the temporary directory, and a commit waits for its disk.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
 

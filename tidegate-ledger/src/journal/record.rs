@@ -212,3 +212,28 @@ impl Reader<'_> {
         Some(EntryId { generation, partition, millis: self.number()?, sequence: self.number()? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The checksum is right, so that the bytes behind it are read.
+    #[test]
+    fn no_bytes_make_the_reader_panic() {
+        bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|(is_sealed, bytes)| {
+            let mut frame = Frame { bytes: vec![0; RECORD_HEADER_BYTES], spans: Vec::new() };
+            frame.bytes.extend_from_slice(bytes);
+            if *is_sealed {
+                frame.seal();
+            }
+            if let Some((Payload::Entries(entries), length)) = read_record(&frame.bytes) {
+                assert!(length <= frame.bytes.len());
+                for (_, span) in entries {
+                    let start = span.offset as usize;
+                    assert!(frame.bytes.get(start..start + span.length as usize).is_some());
+                }
+            }
+            let _ = (contains_record(&frame.bytes), read_entry(bytes));
+        });
+    }
+}
