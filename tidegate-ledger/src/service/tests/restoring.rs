@@ -103,7 +103,7 @@ async fn a_rebuild_that_fails_is_repeated() {
     options.ledger_timeout = Duration::from_millis(50);
     let (service, partition) = (fixture.start_with(options), account("acme").await.partition);
     fixture.store.consume("acme", 3).await;
-    service.confirm(vec![all_of(partition, 7)]).await.unwrap();
+    until(|| async { service.confirm(vec![all_of(partition, 7)]).await.is_ok() }).await;
     fixture.store.lose();
     fixture.store.set_failing(true);
     service.shared.restore.request_rebuild(partition);
