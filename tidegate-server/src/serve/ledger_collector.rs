@@ -52,6 +52,11 @@ impl Collector for LedgerCollector {
                 "Partitions rebuilt from the ledger, which the store had lost",
                 stats.rebuilds,
             ),
+            (
+                "rate_limit_ledger_rollbacks",
+                "Partitions found in an older copy of the store, and rebuilt",
+                stats.rollbacks,
+            ),
             ("rate_limit_ledger_repairs", "Quotas in the store that were set to what the ledger has", stats.repairs),
         ];
         for (name, help, number) in counters {
@@ -90,6 +95,7 @@ mod tests {
             "rate_limit_ledger_entries_total{outcome=\"posted\"} 0",
             "rate_limit_ledger_entries_total{outcome=\"repeated\"} 0",
             "rate_limit_ledger_rebuilds_total 0",
+            "rate_limit_ledger_rollbacks_total 0",
             "rate_limit_ledger_up 1",
             "rate_limit_ledger_waiting_entries 0",
             "rate_limit_ledger_journal_entries 0",
