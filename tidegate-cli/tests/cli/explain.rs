@@ -56,6 +56,19 @@ fn the_running_period_of_a_quota_is_shown_in_its_time_zone() {
 }
 
 #[test]
+fn a_ledger_and_the_policy_that_follows_from_it_are_shown() {
+    let shell = Shell::with_examples();
+    let line = "rules explain examples/billing.yaml --path /api/rides -H x-tenant-id:acme";
+    let text = shell.run(line).out;
+    assert!(text.contains("on failure closed (the default with a ledger)\n"), "{text}");
+    let json = shell.run(&format!("{line} --json")).json();
+    let rules = json["rules"].as_array().unwrap_or_else(|| panic!("{json}"));
+    let ledger = |id: &str| rules.iter().find(|rule| rule["id"] == id).map(|rule| rule["ledger"].clone());
+    assert_eq!(ledger("api-units"), Some("async".into()), "{json}");
+    assert_eq!(ledger("exports"), Some(serde_json::Value::Null), "it does not apply");
+}
+
+#[test]
 fn the_timeline_of_a_quota_says_how_many_pass_in_grace() {
     let shell = Shell::new();
     shell.write(

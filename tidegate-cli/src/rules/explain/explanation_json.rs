@@ -52,6 +52,9 @@ struct RuleJson<'e> {
     /// The response header with the actual cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     actual: Option<&'e str>,
+    /// How the quotas of the rule reach the ledger.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ledger: Option<&'static str>,
     on_failure: Option<&'static str>,
     on_overload: Option<&'static str>,
     /// The limit of one instance while the store fails, if `on_failure` is `static`.
@@ -154,6 +157,7 @@ impl<'e> RuleJson<'e> {
             cost: effect.map(|effect| effect.cost),
             usage: effect.and_then(|effect| effect.usage).map(UsageKind::as_str),
             actual: effect.and_then(|effect| effect.actual.as_deref()),
+            ledger: effect.and_then(|effect| effect.ledger.as_ref()).map(|ledger| ledger.mode.as_str()),
             on_failure: effect.map(|effect| effect.on_failure.as_str()),
             on_overload: effect.map(|effect| effect.on_overload.as_str()),
             emergency: effect.and_then(|effect| effect.emergency.as_deref()),
