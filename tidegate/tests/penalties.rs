@@ -260,3 +260,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_penalty_tells_its_parameters() {
+    let minute = Duration::from_secs(60);
+    let penalty = Penalty::new(3, minute, 2, 60 * minute).unwrap();
+    assert_eq!((penalty.after(), penalty.factor()), (3, 2));
+    assert_eq!((penalty.block(), penalty.max()), (minute, 60 * minute));
+}

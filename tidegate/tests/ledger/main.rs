@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
-    AccountKey, BoxFuture, EntryId, EntryKind, GateState, Journal, LedgerStage, Outbox, OutboxEntry, PARTITIONS,
-    UnconfirmedEntry,
+    AccountKey, BoxFuture, EntryId, EntryKind, GateHold, GateHoldStatus, GateState, Journal, LedgerStage, Outbox,
+    OutboxEntry, PARTITIONS, UnconfirmedEntry,
 };
 use tidegate::{
     LedgerMode, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Period, Periods, Request, ReservationError, Rule,
@@ -326,4 +326,27 @@ fn the_names_of_tenants_reach_the_ledger_only_where_the_rule_says_so() {
     let named = setup(units(LedgerMode::Async).with_ledger_names(true));
     assert!(wait(named.limiter.check(&request(1))).unwrap().is_allowed());
     assert_eq!(*named.stage.names.lock().unwrap(), [(named.entries()[0].account(), "acme".to_owned())]);
+}
+
+#[test]
+fn a_rebuilt_reservation_holds_its_units_until_it_runs_out() {
+    let before = setup(units(LedgerMode::Async));
+    assert!(wait(before.limiter.check(&request(3))).unwrap().is_allowed());
+    let account = before.entries()[0].account();
+    let period = before.entries()[0].period;
+    let hold = |owner, units, status| GateHold {
+        owner,
+        at: NOON,
+        expires_at: NOON.plus(Duration::from_secs(60)),
+        units,
+        status,
+    };
+    let holds = vec![hold(8, 5, GateHoldStatus::Committed), hold(9, 4, GateHoldStatus::Open)];
+    let state = QuotaState { index: period, used: 3, ..QuotaState::default() };
+    let after = setup_with(units(LedgerMode::Async));
+    let rebuilt = GateState { key: account.clone(), state, hard_limit: 10, holds };
+    wait(after.store.rebuild_partition(account.partition, 8, &[rebuilt])).unwrap();
+    assert_eq!(after.remaining(), Some(3), "four are held beside three that are used");
+    after.clock.set(NOON.plus(Duration::from_secs(61)));
+    assert_eq!(after.remaining(), Some(7));
 }
