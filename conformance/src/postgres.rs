@@ -49,7 +49,7 @@ impl PostgresServer {
 
     /// Starts a server with further settings whose files are in the temporary directory, which is usually on a disk.
     pub fn start_on_disk(settings: &[&str]) -> Self {
-        Self::start_in(new_directory_in(std::env::temp_dir()), settings)
+        Self::start_in(new_directory_in(&std::env::temp_dir()), settings)
     }
 
     fn start_in(directory: PathBuf, settings: &[&str]) -> Self {

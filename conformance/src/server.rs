@@ -323,10 +323,10 @@ fn fake_time_library() -> PathBuf {
 pub(crate) fn new_directory() -> PathBuf {
     // In memory where possible: cluster nodes and sentinels write their state files synchronously.
     let memory = Path::new("/dev/shm");
-    new_directory_in(if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() })
+    new_directory_in(&if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() })
 }
 
-pub(crate) fn new_directory_in(place: PathBuf) -> PathBuf {
+pub(crate) fn new_directory_in(place: &Path) -> PathBuf {
     static DIRECTORY_COUNT: AtomicU32 = AtomicU32::new(0);
     let number = DIRECTORY_COUNT.fetch_add(1, Ordering::Relaxed);
     let directory = place.join(format!("tidegate-{}-{number}", std::process::id()));
