@@ -22,7 +22,8 @@ struct Unconfirmed<'l, 'r, S: Store> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Sets the ledger. Without one, quotas with a ledger are decided like others, and recorded nowhere.
+    /// Sets the ledger. Without one, a memory store without a [journal](crate::MemoryStore::with_journal) decides quotas with a ledger like
+    /// others and records nothing; a shared store refuses them with [`StoreErrorKind::Rebuilding`], since nobody prepares its partitions.
     pub fn with_ledger(mut self, ledger: Arc<dyn LedgerStage>) -> Self {
         self.ledger = Some(ledger);
         self

@@ -3,7 +3,7 @@
 //! The states of a memory store end with its process, so a new store has no generations: the ledger rebuilds every partition first. Entries
 //! are written to a [`Journal`] before they are appended, so that they outlive the process, too.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -109,11 +109,13 @@ impl MemoryOutbox {
     }
 
     pub(super) fn acknowledge(&self, partition: u16, ids: &[EntryId]) {
+        // Found by hash, since every decision under a ledger waits for the lock.
+        let removed_ids: HashSet<&EntryId> = ids.iter().collect();
         let mut locked = self.lock();
         if let Some(entries) = locked.entries.get_mut(&partition) {
             let (before, mut last) = (entries.len(), None);
             entries.retain(|entry| {
-                let is_removed = ids.contains(&entry.id);
+                let is_removed = removed_ids.contains(&entry.id);
                 last = if is_removed { Some(entry.id) } else { last };
                 !is_removed
             });
