@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate::RuleSet;
+use tidegate::{OnFailure, RuleSet};
 
 use crate::compile::{self, CompiledFile, CompiledRule};
 use crate::problem::{Problem, Report};
@@ -116,6 +116,12 @@ impl RuleFile {
     /// The rules, for a [`Limiter`](tidegate::Limiter).
     pub const fn rules(&self) -> &RuleSet {
         &self.rules
+    }
+
+    /// Every failure policy that a rule has, by route and for all other requests. None if there is no such rule, or it is disabled.
+    pub fn failure_policies(&self, id: &str) -> impl Iterator<Item = OnFailure> {
+        let rule = self.matcher.rules.iter().find(|rule| rule.id == id);
+        rule.into_iter().flat_map(|rule| rule.on_failure.each().map(|(_, policy)| policy))
     }
 
     /// Warnings and notes. There are no errors.

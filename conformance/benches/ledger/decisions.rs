@@ -44,7 +44,7 @@ struct DecisionCost {
 }
 
 pub(crate) fn measure(bench: &Bench, database: &Database) -> Table {
-    let calls = bench.options.keys(100_000);
+    let calls = bench.options.keys(20_000);
     let columns = [
         "decisions under way",
         "ledger",
@@ -79,7 +79,7 @@ pub(crate) fn measure(bench: &Bench, database: &Database) -> Table {
         let contender = |setup: &'_ Setup<'_>| measure_round(bench, database, setup, callers, calls / fewer);
         let mut contenders: Vec<Contender<'_, DecisionCost>> =
             setups.iter().map(|setup| -> Contender<'_, DecisionCost> { Box::new(move || contender(setup)) }).collect();
-        let best = best_of(bench.options.rounds(), &mut contenders, |round, best| round.process < best.process);
+        let best = best_of(bench.rounds(), &mut contenders, |round, best| round.process < best.process);
         for ((name, _), cost) in MODES.into_iter().zip(best) {
             let numbers = [
                 (cost.redis, 2),

@@ -23,6 +23,13 @@ struct Bench {
     redis: Server,
 }
 
+impl Bench {
+    /// A round takes seconds, so fewer of them are needed than elsewhere.
+    fn rounds(&self) -> usize {
+        self.options.rounds().min(3)
+    }
+}
+
 fn main() {
     let bench = Bench {
         options: Options::from_command_line(),
@@ -30,11 +37,14 @@ fn main() {
         redis: Server::start(Kind::Redis),
     };
     // A database of its own for each table: the size of one must not slow down another.
-    let tables = [
-        posting::measure(&bench, &[Database::postgres(), Database::sqlite()]),
-        decisions::measure(&bench, &Database::postgres()),
-        rebuild::measure(&bench, &[Database::postgres(), Database::sqlite()]),
-        entry_size::measure(&bench, &[Database::postgres(), Database::sqlite()]),
-    ];
+    eprintln!("1 of 4: entries a second");
+    let posting = posting::measure(&bench, &[Database::postgres(), Database::sqlite()]);
+    eprintln!("2 of 4: decisions");
+    let decisions = decisions::measure(&bench, &Database::postgres());
+    eprintln!("3 of 4: rebuilding");
+    let rebuild = rebuild::measure(&bench, &[Database::postgres(), Database::sqlite()]);
+    eprintln!("4 of 4: the size of entries");
+    let entry_size = entry_size::measure(&bench, &[Database::postgres(), Database::sqlite()]);
+    let tables = [posting, decisions, rebuild, entry_size];
     report(&bench.options, &tables);
 }

@@ -102,7 +102,7 @@ pub(crate) fn gate() -> Gate {
 }
 
 pub(crate) fn measure(bench: &Bench, databases: &[Database]) -> Table {
-    let count = bench.options.keys(100_000);
+    let count = bench.options.keys(20_000);
     let title = format!("Entries into the ledger, {BATCH} in a transaction, next to plain INSERTs of as many rows");
     let mut table = Table::new(title, ["what", "entries a second", "to plain INSERTs"]);
     for database in databases {
@@ -140,7 +140,7 @@ pub(crate) fn measure(bench: &Bench, databases: &[Database]) -> Table {
         let flush = || per_second(count, |clock| bench.runtime.block_on(outboxes.flush(count, clock)));
         let mut contenders: [Contender<'_, f64>; 5] =
             [Box::new(insert), Box::new(post(10_000)), Box::new(post(100)), Box::new(post(1)), Box::new(flush)];
-        let best = best_of(bench.options.rounds(), &mut contenders, |round, best| round > best);
+        let best = best_of(bench.rounds(), &mut contenders, |round, best| round > best);
         let names = [
             "plain INSERTs",
             "ledger, each entry another account",

@@ -35,7 +35,7 @@ pub(crate) fn measure(bench: &Bench, databases: &[Database]) -> Table {
                 ("SQLite into a new memory store", Box::new(|| bench.runtime.block_on(into_memory(&ledger, tenants))))
             }
         };
-        let best = best_of(bench.options.rounds(), std::slice::from_mut(&mut contender), |round, best| round < best);
+        let best = best_of(bench.rounds(), std::slice::from_mut(&mut contender), |round, best| round < best);
         let micros = best[0] * 1e6 / tenants as f64;
         table.row([Cell::from(name), Cell::Number(best[0], 2), Cell::Number(micros, 1)]);
     }

@@ -7,9 +7,8 @@
 -- Reply    the generation, or nil; the last id that the stream has given; the last id that was deleted; the number of its entries; what
 --          changes with every restart of the server and every failover to it; the entries, oldest first
 -- A user may lack the permission for INFO.
-local info = redis.pcall('INFO', 'server', 'replication')
-if type(info) ~= 'string' then info = '' end
-local server = (string.match(info, 'run_id:(%w+)') or '') .. (string.match(info, 'master_replid:(%w+)') or '')
+local info = redis.pcall('INFO', 'replication')
+local server = type(info) == 'string' and string.match(info, 'master_replid:(%w+)') or ''
 local written, deleted = last_id(KEYS[2])
 local entries = call('XRANGE', KEYS[2], '-', '+', 'COUNT', ARGV[1])
 return { call('GET', KEYS[1]), written, deleted, call('XLEN', KEYS[2]), server, entries }

@@ -1,6 +1,6 @@
-//! The statements on many rows in SQLite: prepared ones in a loop, and inserts of many rows at once.
+//! The statements on many rows in SQLite, a hundred rows at once where there may be many.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
@@ -14,7 +14,7 @@ use crate::database::limit_name::LimitName;
 use crate::database::transaction::Account;
 
 /// Rows of one statement: enough that the way to the thread of the connection costs little.
-const ROWS_PER_INSERT: usize = 100;
+const ROWS_PER_STATEMENT: usize = 100;
 
 /// Nobody else writes in the meantime, so there is nothing to lock.
 pub(in crate::database) async fn find_accounts(
@@ -22,18 +22,23 @@ pub(in crate::database) async fn find_accounts(
     keys: &[AccountKey],
     _lock: bool,
 ) -> Result<Vec<Option<Account>>, LedgerError> {
-    let mut found = Vec::with_capacity(keys.len());
-    for key in keys {
-        let row = sqlx::query(
-            "SELECT a.id, a.partition FROM limits l JOIN accounts a ON a.limit_id = l.id \
-             WHERE l.stem = $1 AND a.subject = $2",
-        )
-        .bind(&key.stem)
-        .bind(&key.subject.hash().to_be_bytes()[..])
-        .fetch_optional(&mut *connection)
-        .await?;
-        let account = row.map(|row| Ok::<_, LedgerError>(Account { id: row.try_get(0)?, partition: row.try_get(1)? }));
-        found.push(account.transpose()?);
+    let mut found = vec![None; keys.len()];
+    for (keys, found) in keys.chunks(ROWS_PER_STATEMENT).zip(found.chunks_mut(ROWS_PER_STATEMENT)) {
+        let mut select = QueryBuilder::<Sqlite>::new("WITH k (number, stem, subject) AS (");
+        select.push_values(keys.iter().enumerate(), |mut values, (number, key)| {
+            values.push_bind(number as i64).push_bind(&key.stem).push_bind(subject_bytes(key));
+        });
+        // CROSS JOIN keeps this order, in which each step is a look-up.
+        select.push(
+            ") SELECT k.number, a.id, a.partition FROM k CROSS JOIN limits l ON l.stem = k.stem \
+             CROSS JOIN accounts a ON a.limit_id = l.id AND a.subject = k.subject",
+        );
+        for row in select.build().fetch_all(&mut *connection).await? {
+            let account = Account { id: row.try_get(1)?, partition: row.try_get(2)? };
+            if let Some(found) = found.get_mut(row.try_get::<u32, _>(0)? as usize) {
+                *found = Some(account);
+            }
+        }
     }
     Ok(found)
 }
@@ -42,28 +47,35 @@ pub(in crate::database) async fn create_accounts(
     connection: &mut SqliteConnection,
     keys: &[AccountKey],
 ) -> Result<(), LedgerError> {
-    for key in keys {
-        let limit = LimitName::from_key(key);
+    let limits: BTreeMap<&str, LimitName> = keys.iter().map(|key| (&*key.stem, LimitName::from_key(key))).collect();
+    for (stem, limit) in limits {
         sqlx::query(
             "INSERT INTO limits (stem, rule, limit_name, period_kind) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
         )
-        .bind(&key.stem)
+        .bind(stem)
         .bind(&limit.rule)
         .bind(&limit.limit)
         .bind(limit.period_text())
         .execute(&mut *connection)
         .await?;
-        sqlx::query(
-            "INSERT INTO accounts (limit_id, partition, subject) SELECT id, $2, $3 FROM limits WHERE stem = $1 \
-             ON CONFLICT DO NOTHING",
-        )
-        .bind(&key.stem)
-        .bind(key.partition)
-        .bind(&key.subject.hash().to_be_bytes()[..])
-        .execute(&mut *connection)
-        .await?;
+    }
+    for keys in keys.chunks(ROWS_PER_STATEMENT) {
+        let mut insert = QueryBuilder::<Sqlite>::new("WITH k (stem, partition, subject) AS (");
+        insert.push_values(keys, |mut values, key| {
+            values.push_bind(&key.stem).push_bind(key.partition).push_bind(subject_bytes(key));
+        });
+        // `WHERE true` tells the ON of the conflict from that of a join.
+        insert.push(
+            ") INSERT INTO accounts (limit_id, partition, subject) SELECT l.id, k.partition, k.subject \
+             FROM k CROSS JOIN limits l ON l.stem = k.stem WHERE true ON CONFLICT DO NOTHING",
+        );
+        insert.build().execute(&mut *connection).await?;
     }
     Ok(())
+}
+
+fn subject_bytes(key: &AccountKey) -> Vec<u8> {
+    key.subject.hash().to_be_bytes().to_vec()
 }
 
 pub(in crate::database) async fn load_balances(
@@ -71,18 +83,18 @@ pub(in crate::database) async fn load_balances(
     from: &[(i64, i64)],
 ) -> Result<Vec<BalanceRow>, LedgerError> {
     let mut balances = Vec::new();
-    for (account, period) in from {
+    for from in from.chunks(ROWS_PER_STATEMENT) {
+        let mut select = QueryBuilder::<Sqlite>::new("WITH f (account, period) AS (");
+        select.push_values(from, |mut values, (account, period)| {
+            values.push_bind(*account).push_bind(*period);
+        });
         // Without a period before, the greatest one is null, and so nothing before is excluded.
-        let rows = sqlx::query(
-            "SELECT account, period, consumed, carried, forgiven, hard_limit, rolled_before FROM balances \
-             WHERE account = $1 AND period >= COALESCE(\
-             (SELECT max(period) FROM balances WHERE account = $1 AND period < $2), $2)",
-        )
-        .bind(account)
-        .bind(period)
-        .fetch_all(&mut *connection)
-        .await?;
-        for row in &rows {
+        select.push(
+            ") SELECT b.account, b.period, b.consumed, b.carried, b.forgiven, b.hard_limit, b.rolled_before \
+             FROM f CROSS JOIN balances b ON b.account = f.account AND b.period >= COALESCE(\
+             (SELECT max(period) FROM balances WHERE account = f.account AND period < f.period), f.period)",
+        );
+        for row in &select.build().fetch_all(&mut *connection).await? {
             balances.push(balance_row(row)?);
         }
     }
@@ -105,7 +117,7 @@ pub(in crate::database) async fn insert_entries(
     rows: &[EntryRow],
 ) -> Result<HashSet<RowId>, LedgerError> {
     let mut ids = HashSet::with_capacity(rows.len());
-    for chunk in rows.chunks(ROWS_PER_INSERT) {
+    for chunk in rows.chunks(ROWS_PER_STATEMENT) {
         let mut insert = QueryBuilder::<Sqlite>::new(
             "INSERT INTO entries (id, account, time, kind, period, amount, hard_limit, held, owner, expires_at, \
              forgiven, author, reason) ",
@@ -128,7 +140,7 @@ pub(in crate::database) async fn write_balances(
     connection: &mut SqliteConnection,
     rows: &[BalanceRow],
 ) -> Result<(), LedgerError> {
-    for chunk in rows.chunks(ROWS_PER_INSERT) {
+    for chunk in rows.chunks(ROWS_PER_STATEMENT) {
         let mut insert = QueryBuilder::<Sqlite>::new(
             "INSERT INTO balances (account, period, consumed, carried, forgiven, hard_limit, rolled_before) ",
         );
@@ -179,7 +191,7 @@ pub(in crate::database) async fn write_holds(
     connection: &mut SqliteConnection,
     rows: &[HoldRow],
 ) -> Result<(), LedgerError> {
-    for chunk in rows.chunks(ROWS_PER_INSERT) {
+    for chunk in rows.chunks(ROWS_PER_STATEMENT) {
         let mut insert = QueryBuilder::<Sqlite>::new(
             "INSERT OR REPLACE INTO holds (account, owner, reserved_at, expires_at, units, period, ended_at, ended_kind, \
              cost) ",
@@ -212,7 +224,7 @@ pub(in crate::database) async fn delete_entries(
     ids: &[Vec<u8>],
 ) -> Result<u64, LedgerError> {
     let mut deleted = 0;
-    for chunk in ids.chunks(ROWS_PER_INSERT) {
+    for chunk in ids.chunks(ROWS_PER_STATEMENT) {
         let mut delete = QueryBuilder::<Sqlite>::new("DELETE FROM entries WHERE id IN (");
         let mut list = delete.separated(", ");
         for id in chunk {

@@ -43,7 +43,32 @@ pub(crate) fn ledger_rules(file: &RuleFile) -> impl Iterator<Item = &Rule> {
     rules.filter(|rule| rule.ledger().is_some() && rule.mode() != RuleMode::Shadow)
 }
 
-/// The first rule with a ledger that admits requests while the store fails, which needs a journal.
+/// The first rule with a ledger that admits requests while the store fails, on any route. It needs a journal.
 pub(crate) fn admits_without_store(file: &RuleFile) -> Option<&Rule> {
-    ledger_rules(file).find(|rule| rule.on_failure() != OnFailure::Closed)
+    ledger_rules(file).find(|rule| file.failure_policies(rule.id()).any(|policy| policy != OnFailure::Closed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_that_admits_on_one_route_while_the_store_fails_needs_a_journal() {
+        let admitting = |on_failure: &str| {
+            let text = format!(
+                "version: 1\nidentify: {{ tenant: header:x-tenant, authenticated: [x-tenant] }}\nrules:\n\
+                 - {{ id: units, per: [tenant], quota: {{ amount: 9, period: day, ledger: async }}{on_failure} }}\n"
+            );
+            let file = RuleFile::parse("rules.yaml", &text).unwrap();
+            admits_without_store(&file).map(|rule| rule.id().to_owned())
+        };
+        for closed in ["", ", on_failure: closed", ", on_failure: { POST: closed, default: closed }"] {
+            assert_eq!(admitting(closed), None, "{closed}");
+        }
+        for open in
+            [", on_failure: open", ", on_failure: { POST: local }", ", on_failure: { POST: closed, default: share }"]
+        {
+            assert_eq!(admitting(open).as_deref(), Some("units"), "{open}");
+        }
+    }
 }
