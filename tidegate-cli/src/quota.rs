@@ -39,10 +39,10 @@ fn reconcile(arguments: &ReconcileArgs, output: &mut Output<'_>) -> Result<Exit,
     let client = arguments.server.client()?;
     let path = if arguments.apply { "/v1/usage/reconcile" } else { "/v1/usage/compare" };
     let mut answer = client.post(path, &json!({ "apply": arguments.apply }))?;
-    let mut polls = 0;
     while answer["running"] == json!(true) {
-        polls += 1;
-        output.progress(format_args!("comparing store and ledger{}", ".".repeat(polls % 4)));
+        let progress = |name: &str| answer["progress"][name].as_u64().unwrap_or_default();
+        let (compared, partitions) = (progress("partitions_compared"), progress("partitions"));
+        output.progress(format_args!("comparing store and ledger: {compared} of {partitions} partitions"));
         // The server answers at the end, or after a second.
         answer = client.get("/v1/usage/reconcile")?;
     }
@@ -123,7 +123,7 @@ fn correct(arguments: &CorrectArgs, output: &mut Output<'_>) -> Result<Exit, Fai
         used["period"].as_str().unwrap_or_default()
     ));
     if answer["repaired"] != json!(true) {
-        output.warn("the ledger has the correction, and the store does not yet: tidegate quota reconcile --apply");
+        output.warn("the ledger has the correction; the store takes it over as soon as it answers. Compare them later: tidegate quota reconcile");
     }
     Ok(Exit::Success)
 }

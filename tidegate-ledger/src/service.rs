@@ -24,8 +24,8 @@
 //! - Memory is bounded by the callers that wait, the batches of one round, and the accounts that were posted since their partition was
 //!   read last or wait for a repair.
 //!
-//! Only accounts that wait for a repair after a change of generation are forgotten when the process ends; a reconciliation finds them. Those of
-//! journaled entries are not.
+//! Accounts that wait for a repair after a change of generation or a correction are forgotten when the process ends; a reconciliation finds
+//! them. Those of journaled entries are not forgotten.
 
 mod account_names;
 mod breaker;
@@ -157,9 +157,13 @@ impl<O: Outbox + 'static> LedgerService<O> {
 
 /// Comparing and correcting
 impl<O: Outbox + 'static> LedgerService<O> {
-    /// Sets the states of these accounts in the store to those of the ledger.
+    /// Sets the states of these accounts in the store to those of the ledger. What fails or is busy is tried again by a task, until the
+    /// process ends; [`repairs_waiting`](ServiceStats::repairs_waiting) counts it.
     pub async fn repair(&self, keys: &[AccountKey]) -> Result<RepairReport, ServiceError> {
-        self.shared.repair(keys).await
+        let report = self.shared.repair(keys).await;
+        let rest = report.as_ref().map_or(keys, |report| report.busy.as_slice());
+        self.shared.restore.request_repairs(rest.to_vec());
+        report
     }
 
     /// Compares all accounts of the ledger with the store, and with `apply` sets those that differ to what the ledger says. Fails with
@@ -190,6 +194,7 @@ impl<O: Outbox + 'static> LedgerService<O> {
             repairs: counters.repairs.load(Ordering::Relaxed),
             repairs_waiting: shared.restore.repairs_waiting(),
             differences: counters.differences.load(Ordering::Relaxed),
+            reconciled_partitions: counters.reconciled_partitions.load(Ordering::Relaxed),
             ledger_error: shared.ledger_error().map(|error| error.kind()),
         }
     }

@@ -4,6 +4,7 @@
 //! Accounts that the ledger has never heard of are not found: stores cannot list theirs. Reservations are not compared.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tidegate::Periods;
 use tidegate::spi::algorithm::quota::QuotaState;
@@ -11,9 +12,14 @@ use tidegate::spi::{AccountKey, GateState, Outbox, PARTITIONS};
 
 use super::error::ServiceError;
 use super::shared::Shared;
+use super::timer;
 
 /// Attempts to read a partition that is written to all the time.
 const MAX_READ_ATTEMPTS: u32 = 20;
+
+/// Attempts to reconcile a partition whose store does not answer, and the time between two of them.
+const MAX_STORE_ATTEMPTS: u32 = 10;
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Differences that a report lists. Beyond, they are counted.
 const MAX_LISTED_DIFFERENCES: usize = 10_000;
@@ -61,6 +67,19 @@ pub struct ReconcileReport {
     pub busy: Vec<AccountKey>,
 }
 
+impl ReconcileReport {
+    /// Adds the report about another partition.
+    fn add(&mut self, other: Self) {
+        self.accounts += other.accounts;
+        self.differences += other.differences;
+        self.repaired += other.repaired;
+        self.lost.extend(other.lost);
+        self.busy.extend(other.busy);
+        let room = MAX_LISTED_DIFFERENCES.saturating_sub(self.listed.len());
+        self.listed.extend(other.listed.into_iter().take(room));
+    }
+}
+
 impl<O: Outbox> Shared<O> {
     pub(super) async fn reconcile(&self, apply: bool) -> Result<ReconcileReport, ServiceError> {
         let lock = self.ledger.reconcile_lock().await?;
@@ -73,17 +92,28 @@ impl<O: Outbox> Shared<O> {
         self.post_journaled().await?;
         let mut report = ReconcileReport::default();
         for partition in 0..PARTITIONS {
-            self.reconcile_partition(partition, apply, &mut report).await?;
+            self.counters.reconciled_partitions.store(partition.into(), Ordering::Relaxed);
+            report.add(self.reconcile_patiently(partition, apply).await?);
         }
+        self.counters.reconciled_partitions.store(PARTITIONS.into(), Ordering::Relaxed);
+        self.counters.differences.fetch_add(report.differences, Ordering::Relaxed);
         Ok(report)
     }
 
-    async fn reconcile_partition(
-        &self,
-        partition: u16,
-        apply: bool,
-        report: &mut ReconcileReport,
-    ) -> Result<(), ServiceError> {
+    /// A store that does not answer for a moment must not end what has taken minutes.
+    async fn reconcile_patiently(&self, partition: u16, apply: bool) -> Result<ReconcileReport, ServiceError> {
+        let mut attempts = 1;
+        loop {
+            match self.reconcile_partition(partition, apply).await {
+                Err(ServiceError::Store(_)) if attempts < MAX_STORE_ATTEMPTS => attempts += 1,
+                result => return result,
+            }
+            timer::sleep(STORE_RETRY_DELAY).await;
+        }
+    }
+
+    async fn reconcile_partition(&self, partition: u16, apply: bool) -> Result<ReconcileReport, ServiceError> {
+        let mut report = ReconcileReport::default();
         for _ in 0..MAX_READ_ATTEMPTS {
             let Some(drained) = self.drain(partition).await? else { break };
             let states = self.call(self.ledger.gate_states(partition)).await?;
@@ -93,18 +123,24 @@ impl<O: Outbox> Shared<O> {
                 if apply {
                     report.repaired += u64::from(self.rebuild(partition).await?);
                 }
-                return Ok(());
+                return Ok(report);
             };
             if positions.iter().any(|position| *position != drained.position) {
                 continue;
             }
-            report.accounts += states.len() as u64;
+            report.accounts = states.len() as u64;
             let pairs = states.iter().zip(gate);
-            let found: Vec<Difference> = pairs.filter_map(|(ledger, gate)| self.compare(gate, ledger)).collect();
-            return self.report_differences(partition, found, apply, report).await;
+            report.listed = pairs.filter_map(|(ledger, gate)| self.compare(gate, ledger)).collect();
+            report.differences = report.listed.len() as u64;
+            if apply && report.differences > 0 {
+                let keys: Vec<AccountKey> = report.listed.iter().map(|difference| difference.key.clone()).collect();
+                report.busy = self.repair_partition(partition, &keys).await?;
+                report.repaired = report.differences - report.busy.len() as u64;
+            }
+            return Ok(report);
         }
-        report.busy.extend(self.call(self.ledger.accounts_of(partition)).await?);
-        Ok(())
+        report.busy = self.call(self.ledger.accounts_of(partition)).await?;
+        Ok(report)
     }
 
     /// The states in the store, and the positions of the outbox at which they were read. `None` if the partition is lost.
@@ -122,26 +158,6 @@ impl<O: Outbox> Shared<O> {
             gate.extend(states);
         }
         Ok(Some((positions, gate)))
-    }
-
-    async fn report_differences(
-        &self,
-        partition: u16,
-        found: Vec<Difference>,
-        apply: bool,
-        report: &mut ReconcileReport,
-    ) -> Result<(), ServiceError> {
-        report.differences += found.len() as u64;
-        self.counters.differences.fetch_add(found.len() as u64, Ordering::Relaxed);
-        if apply && !found.is_empty() {
-            let keys: Vec<AccountKey> = found.iter().map(|difference| difference.key.clone()).collect();
-            let busy = self.repair_partition(partition, &keys).await?;
-            report.repaired += (keys.len() - busy.len()) as u64;
-            report.busy.extend(busy);
-        }
-        let room = MAX_LISTED_DIFFERENCES.saturating_sub(report.listed.len());
-        report.listed.extend(found.into_iter().take(room));
-        Ok(())
     }
 
     /// Compares an account in the later one of the two periods.

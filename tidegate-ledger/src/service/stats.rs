@@ -34,6 +34,8 @@ pub struct ServiceStats {
     pub repairs_waiting: u64,
     /// Differences that reconciliations have found.
     pub differences: u64,
+    /// Partitions that the reconciliation under way, or the last one, has compared.
+    pub reconciled_partitions: u64,
     /// Why the ledger is unavailable now. `None` if it is available.
     pub ledger_error: Option<LedgerErrorKind>,
 }
@@ -48,6 +50,7 @@ pub(super) struct Counters {
     pub(super) rollbacks: AtomicU64,
     pub(super) repairs: AtomicU64,
     pub(super) differences: AtomicU64,
+    pub(super) reconciled_partitions: AtomicU64,
     partitions: Vec<PartitionCounters>,
 }
 
@@ -105,6 +108,7 @@ impl Default for Counters {
             rollbacks: AtomicU64::default(),
             repairs: AtomicU64::default(),
             differences: AtomicU64::default(),
+            reconciled_partitions: AtomicU64::default(),
             partitions: (0..PARTITIONS).map(|_| PartitionCounters::default()).collect(),
         }
     }

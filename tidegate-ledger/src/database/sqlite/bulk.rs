@@ -25,8 +25,8 @@ pub(in crate::database) async fn find_accounts(
     let mut found = vec![None; keys.len()];
     for (keys, found) in keys.chunks(ROWS_PER_STATEMENT).zip(found.chunks_mut(ROWS_PER_STATEMENT)) {
         let mut select = QueryBuilder::<Sqlite>::new("WITH k (number, stem, subject) AS (");
-        select.push_values(keys.iter().enumerate(), |mut values, (number, key)| {
-            values.push_bind(number as i64).push_bind(&key.stem).push_bind(subject_bytes(key));
+        select.push_values(keys.iter().zip(0_u32..), |mut values, (key, number)| {
+            values.push_bind(number).push_bind(&key.stem).push_bind(subject_bytes(key));
         });
         // CROSS JOIN keeps this order, in which each step is a look-up.
         select.push(

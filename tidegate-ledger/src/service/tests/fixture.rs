@@ -36,6 +36,7 @@ struct TestStoreState {
     clock: ManualClock,
     journal: Arc<JournalFile>,
     fails: AtomicBool,
+    failed_calls: Semaphore,
     /// A read returns once it has a permit. Its result is from before.
     reads: Semaphore,
     is_paused: AtomicBool,
@@ -182,6 +183,7 @@ impl TestStore {
             clock,
             journal,
             fails: AtomicBool::new(false),
+            failed_calls: Semaphore::new(0),
             reads: Semaphore::new(0),
             is_paused: AtomicBool::new(false),
             paused_reads: Semaphore::new(0),
@@ -245,6 +247,11 @@ impl TestStore {
         self.0.fails.store(fails, Ordering::SeqCst);
     }
 
+    /// Waits until a call has failed.
+    pub(super) async fn wait_for_failed_call(&self) {
+        self.0.failed_calls.acquire().await.unwrap().forget();
+    }
+
     pub(super) fn set_busy(&self, is_busy: bool) {
         self.0.is_busy.store(is_busy, Ordering::SeqCst);
     }
@@ -266,6 +273,7 @@ impl TestStore {
 
     fn check(&self) -> Result<Arc<MemoryStore>, StoreError> {
         if self.0.fails.load(Ordering::SeqCst) {
+            self.0.failed_calls.add_permits(1);
             return Err(StoreError::new(StoreErrorKind::Unavailable, "the store is down"));
         }
         Ok(self.current())

@@ -67,3 +67,24 @@ async fn two_reconciliations_at_once_are_refused() {
     let error = service.reconcile(true).await.unwrap_err();
     assert!(matches!(&error, ServiceError::Ledger(error) if error.kind() == LedgerErrorKind::Busy), "{error}");
 }
+
+#[tokio::test]
+async fn a_reconcile_goes_on_after_the_store_has_not_answered_for_a_moment() {
+    let fixture = Fixture::new().await;
+    let hour = Duration::from_hours(1);
+    let service = fixture.start_with(fixture.options().with_flush_interval(hour).with_sweep_interval(hour));
+    fixture.store.consume("acme", 30).await;
+    service.flush_all().await.unwrap();
+    assert_eq!(service.stats().reconciled_partitions, 0);
+    fixture.store.set_failing(true);
+    let reconcile = tokio::spawn({
+        let service = service.clone();
+        async move { service.reconcile(false).await }
+    });
+    // Nothing else calls the store.
+    fixture.store.wait_for_failed_call().await;
+    fixture.store.set_failing(false);
+    let report = reconcile.await.unwrap().unwrap();
+    assert_eq!((report.accounts, report.differences), (1, 0));
+    assert_eq!(service.stats().reconciled_partitions, 1024);
+}

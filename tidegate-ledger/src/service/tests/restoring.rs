@@ -97,6 +97,24 @@ async fn a_repair_of_a_partition_that_is_written_to_all_the_time_reports_its_acc
 }
 
 #[tokio::test]
+async fn a_repair_that_fails_or_is_busy_is_repeated() {
+    let fixture = Fixture::new().await;
+    let (service, acme) = (fixture.start(), account("acme").await);
+    fixture.store.consume("acme", 30).await;
+    service.flush_all().await.unwrap();
+    until(|| fixture.store.is_outbox_empty(acme.partition)).await;
+    corrupt(&fixture.store, &acme).await;
+    fixture.store.set_failing(true);
+    assert!(service.repair(std::slice::from_ref(&acme)).await.is_err());
+    fixture.store.set_failing(false);
+    until(|| async { fixture.store.used("acme").await == 30 }).await;
+    fixture.store.set_busy(true);
+    assert_eq!(service.repair(std::slice::from_ref(&acme)).await.unwrap().busy, [acme]);
+    fixture.store.set_busy(false);
+    until(|| async { service.stats().repairs_waiting == 0 && service.stats().repairs == 2 }).await;
+}
+
+#[tokio::test]
 async fn a_rebuild_that_fails_is_repeated() {
     let fixture = Fixture::new().await;
     let mut options = fixture.options();

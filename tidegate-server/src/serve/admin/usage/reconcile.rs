@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tidegate::spi::PARTITIONS;
 use tidegate_ledger::{AccountUnits, Difference, ReconcileReport};
 
 use super::period_text::period_text;
@@ -15,7 +16,7 @@ use super::{UsageError, ledger_of};
 use crate::serve::api::{BadRequest, parse};
 use crate::serve::engine::Engine;
 use crate::serve::json_body::JsonBody;
-use crate::serve::ledger::{ReconcileStatus, unrepaired};
+use crate::serve::ledger::{ReconcileStatus, ServerLedger, unrepaired};
 
 /// The most differences of an answer. Beyond, they are counted.
 const MAX_LISTED: usize = 1_000;
@@ -49,7 +50,9 @@ pub(super) async fn reconcile(
 
 /// The state of the last one: at its end, or after a second.
 pub(super) async fn status(State(engine): State<Arc<Engine>>) -> Result<Response, UsageError> {
-    Ok(answer(&ledger_of(&engine)?.reconcile().wait().await, StatusCode::OK))
+    let ledger = ledger_of(&engine)?;
+    let status = ledger.reconcile().wait().await;
+    Ok(answer(ledger, &status, StatusCode::OK))
 }
 
 async fn start(engine: &Engine, apply: bool) -> Result<Response, UsageError> {
@@ -63,7 +66,7 @@ async fn start(engine: &Engine, apply: bool) -> Result<Response, UsageError> {
     let status = ledger.reconcile().wait().await;
     match &status.result {
         Some(Err(failure)) if !status.running && failure.is_busy => Err(conflict(&failure.message).into()),
-        _ => Ok(answer(&status, StatusCode::ACCEPTED)),
+        _ => Ok(answer(ledger, &status, StatusCode::ACCEPTED)),
     }
 }
 
@@ -72,9 +75,12 @@ fn conflict(message: &str) -> Response {
 }
 
 /// The state; with `while_running` as the status of the response while it runs.
-fn answer(status: &ReconcileStatus, while_running: StatusCode) -> Response {
+fn answer(ledger: &ServerLedger, status: &ReconcileStatus, while_running: StatusCode) -> Response {
     if status.running {
-        return (while_running, Json(json!({ "running": true, "apply": status.apply }))).into_response();
+        let compared = ledger.stats().reconciled_partitions;
+        let progress = json!({ "partitions_compared": compared, "partitions": PARTITIONS });
+        let answer = json!({ "running": true, "apply": status.apply, "progress": progress });
+        return (while_running, Json(answer)).into_response();
     }
     let mut answer = json!({ "running": false, "apply": status.apply, "error": null });
     match &status.result {
