@@ -85,14 +85,17 @@ scripts: ## Tests the scripts themselves
 api: ## Accepts the public API as it is: writes api/*.txt, which a test compares
 	TIDEGATE_ACCEPT_API=1 cargo test -p conformance --test public_api
 
+# Built as for the tests: for one package alone, Cargo chooses other features and compiles most dependencies again.
+examples: BUILT = $(or $(CARGO_TARGET_DIR),target)/debug
 examples: ## Runs the examples and checks that the README shows their real output
-	cargo run --quiet -p tidegate --example readme
-	cargo run --quiet -p tidegate --example burst -- --plain
-	cargo run --quiet -p tidegate-tower --example axum
-	scripts/with-redis cargo run --quiet -p tidegate-tower --example axum_redis --
-	cargo run --quiet -p tidegate-tower --example tonic
-	cargo run --quiet -p tidegate-tower --example webhook_worker
-	cargo run --quiet --bin tidegate -- rules test examples
+	cargo build --quiet --workspace --bins --examples
+	$(BUILT)/examples/readme
+	$(BUILT)/examples/burst --plain
+	$(BUILT)/examples/axum
+	scripts/with-redis $(BUILT)/examples/axum_redis
+	$(BUILT)/examples/tonic
+	$(BUILT)/examples/webhook_worker
+	$(BUILT)/tidegate rules test examples
 	scripts/check-readme
 
 run: ## Starts the server on the embedded store, with an example to try

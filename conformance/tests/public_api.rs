@@ -19,9 +19,9 @@ const RUSTDOC_FORMAT: u64 = 57;
 #[test]
 fn the_public_api_is_the_one_in_the_folder_api() {
     let accept = std::env::var_os("TIDEGATE_ACCEPT_API").is_some();
-    let mut report = String::new();
+    let (folder, mut report) = (rustdoc_json(), String::new());
     for name in CRATES {
-        let json = rustdoc_json(name);
+        let json = folder.join(format!("{}.json", name.replace('-', "_")));
         let current = public_api(name, &json);
         let file = root().join("api").join(format!("{name}.txt"));
         if accept {
@@ -49,24 +49,24 @@ fn a_diff_of_two_apis_shows_removed_and_added_items() {
     assert_eq!(diff("pub fn a()\npub fn b()\n", "pub fn b()\npub fn a()\n"), "  the same lines in another order\n");
 }
 
-/// Lets rustdoc describe a crate, without its dependencies, and returns where the JSON is.
-fn rustdoc_json(name: &str) -> PathBuf {
+/// Lets rustdoc describe the crates of the workspace, without their dependencies, and returns the folder of the JSON files. All at once,
+/// because dependencies of a single one may have other features, and would be compiled again.
+fn rustdoc_json() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the folder has a parent");
     let done = Command::new(env!("CARGO"))
         .current_dir(root())
         .env("RUSTDOC", root().join("scripts/rustdoc-json"))
-        .env_remove("RUSTDOCFLAGS")
-        .args(["rustdoc", "--quiet", "--lib", "--package", name, "--target-dir"])
+        .env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow")
+        .args(["doc", "--quiet", "--workspace", "--lib", "--no-deps", "--target-dir"])
         .arg(target)
-        .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
         .output()
         .expect("cargo starts");
     assert!(
         done.status.success(),
-        "rustdoc wrote no JSON for {name}; the API is read from the unstable JSON output of rustdoc, as Rust 1.95 has it\n{}",
+        "rustdoc wrote no JSON; the API is read from the unstable JSON output of rustdoc, as Rust 1.95 has it\n{}",
         String::from_utf8_lossy(&done.stderr)
     );
-    target.join("doc").join(format!("{}.json", name.replace('-', "_")))
+    target.join("doc")
 }
 
 /// One line for each public item. Of derived traits only that they are implemented, without their methods.

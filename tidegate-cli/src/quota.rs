@@ -115,8 +115,9 @@ fn correct(arguments: &CorrectArgs, output: &mut Output<'_>) -> Result<Exit, Fai
         return Ok(Exit::Success);
     }
     let used = &answer["usage"];
+    let before = if answer["repeated"] == json!(true) { " before, under this key, and not again" } else { "" };
     output.line(format_args!(
-        "corrected by {:+}: {} of {} used in {}",
+        "corrected by {:+}{before}: {} of {} used in {}",
         arguments.amount,
         used["used"],
         used["limit"],

@@ -17,12 +17,14 @@ mod expiry;
 mod export_query;
 mod hold;
 mod limit_name;
+mod lock;
 mod migration;
 mod names;
 mod postgres;
 mod posting;
 mod reading;
 mod roll_up;
+mod secret;
 mod sqlite;
 #[cfg(test)]
 mod tests;
@@ -30,11 +32,9 @@ mod transaction;
 mod usage_query;
 
 use std::fmt;
-use std::fs::File;
 use std::future::Future;
 use std::time::Duration;
 
-use sqlx::PgConnection;
 use sqlx::postgres::PgPool;
 use tidegate::Timestamp;
 
@@ -42,12 +42,13 @@ pub use correction::{Correction, Reset};
 use entry_row::from_signed;
 pub use export_query::{ExportQuery, LedgerEntry};
 pub(crate) use limit_name::LimitName;
+pub use lock::LedgerLock;
 pub use posting::Posted;
 pub use roll_up::RollUp;
 use sqlite::SqliteFile;
 use transaction::LedgerTransaction;
 
-use crate::{LedgerError, LedgerErrorKind, LedgerUrl};
+use crate::{LedgerError, LedgerUrl};
 
 /// A connection is made, or taken from those that exist, within this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,29 +73,8 @@ enum Database {
     Sqlite(SqliteFile),
 }
 
-/// Keeps other reconciliations away until it is dropped, or its process ends.
-pub struct ReconcileLock {
-    held: HeldLock,
-}
-
-impl ReconcileLock {
-    /// Ends it. After this, another reconciliation can begin at once; if it is only dropped, when the database has noticed.
-    pub async fn release(self) {
-        if let HeldLock::Session(mut connection) = self.held {
-            // If it fails, the database ends the lock with the connection.
-            let _ = postgres::unlock_reconcile(&mut connection).await;
-        }
-    }
-}
-
-#[allow(dead_code, reason = "holding it is its use")]
-enum HeldLock {
-    Session(PgConnection),
-    File(File),
-}
-
 impl Ledger {
-    /// Connects to a ledger, and creates or migrates its tables. Fails with [`LedgerErrorKind::Newer`], and changes nothing, if a newer
+    /// Connects to a ledger, and creates or migrates its tables. Fails with [`LedgerErrorKind::Newer`](crate::LedgerErrorKind::Newer), and changes nothing, if a newer
     /// version of Tidegate has migrated it.
     pub async fn open(url: &LedgerUrl) -> Result<Self, LedgerError> {
         let database = in_time(async {
@@ -137,22 +117,6 @@ impl Ledger {
         .await
     }
 
-    /// Keeps other reconciliations away, of all instances. Fails with [`LedgerErrorKind::Busy`] while one runs.
-    pub async fn reconcile_lock(&self) -> Result<ReconcileLock, LedgerError> {
-        in_time(async {
-            let held = match &self.database {
-                Database::Postgres(pool) => postgres::try_reconcile_lock(pool).await?.map(HeldLock::Session),
-                Database::Sqlite(file) => file.try_reconcile_lock()?.map(HeldLock::File),
-            };
-            let busy = || {
-                let message = "another reconciliation of this ledger runs; wait for it to end, then repeat";
-                LedgerError::new(LedgerErrorKind::Busy, message)
-            };
-            Ok(ReconcileLock { held: held.ok_or_else(busy)? })
-        })
-        .await
-    }
-
     /// Closes all connections. Calls after that fail.
     pub async fn close(&self) {
         match &self.database {
@@ -191,11 +155,5 @@ async fn in_time<T>(run: impl Future<Output = Result<T, LedgerError>>) -> Result
 impl fmt::Debug for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_shared() { "Ledger(PostgreSQL)" } else { "Ledger(SQLite)" })
-    }
-}
-
-impl fmt::Debug for ReconcileLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReconcileLock")
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::json;
 use tidegate::{Period, Timestamp};
 
-use crate::LedgerEntry;
+use crate::{LedgerEntry, period_text};
 
 /// How entries are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub enum ExportFormat {
     JsonLines,
 }
 
-const HEADER: &str = "id,late,time_micros,kind,rule,limit,subject,tenant,period,period_index,amount,held,owner,\
-                      expires_at_micros,forgiven,hard_limit,author,reason\r\n";
+const HEADER: &str = "id,late,time_micros,kind,rule,limit,subject,tenant,period_length,period,period_index,amount,held,\
+                      owner,expires_at_micros,forgiven,hard_limit,author,reason\r\n";
 
 impl ExportFormat {
     /// What comes before the first entry.
@@ -50,6 +50,7 @@ fn write_csv(entry: &LedgerEntry, text: &mut String) {
         entry.subject.to_string(),
         guarded(entry.name.as_deref().unwrap_or_default()),
         entry.period.map_or("", Period::as_str).to_owned(),
+        shown_period(entry),
         entry.index.to_string(),
         entry.amount.to_string(),
         entry.held.to_string(),
@@ -62,6 +63,11 @@ fn write_csv(entry: &LedgerEntry, text: &mut String) {
     ];
     let quoted: Vec<String> = fields.into_iter().map(quoted).collect();
     let _ = write!(text, "{}\r\n", quoted.join(","));
+}
+
+/// The period as a date, or its index if this version does not know its length.
+fn shown_period(entry: &LedgerEntry) -> String {
+    entry.period.map_or_else(|| entry.index.to_string(), |period| period_text(period, entry.index))
 }
 
 /// A text that a spreadsheet does not take for a formula.
@@ -83,7 +89,8 @@ fn write_json(entry: &LedgerEntry, text: &mut String) {
         "limit": entry.limit,
         "subject": entry.subject.to_string(),
         "tenant": entry.name,
-        "period": entry.period.map(Period::as_str),
+        "period_length": entry.period.map(Period::as_str),
+        "period": shown_period(entry),
         "period_index": entry.index,
         "amount": entry.amount,
         "held": entry.held,
@@ -130,11 +137,11 @@ mod tests {
         let mut text = ExportFormat::Csv.header().to_owned();
         ExportFormat::Csv.write(&entry("=HYPERLINK(\"x\")\nsecond line"), &mut text);
         let (header, row) = text.split_once("\r\n").unwrap();
-        assert_eq!(header.split(',').count(), 18);
+        assert_eq!(header.split(',').count(), 19);
         assert_eq!(
             row,
-            "7.3.9-1,false,1000,correct,exports,,00000000000000000000000000000005,\"'-acme, \"\"Inc\"\"\",month,24300,-4,0,0,,0,\
-             100,'@ann,\"'=HYPERLINK(\"\"x\"\")\nsecond line\"\r\n"
+            "7.3.9-1,false,1000,correct,exports,,00000000000000000000000000000005,\"'-acme, \"\"Inc\"\"\",month,2025-01,24300,-4,0,0,\
+             ,0,100,'@ann,\"'=HYPERLINK(\"\"x\"\")\nsecond line\"\r\n"
         );
     }
 
@@ -147,6 +154,10 @@ mod tests {
         assert_eq!(
             (&line["reason"], &line["amount"], &line["tenant"]),
             (&json!("a\nb"), &json!(-4), &json!("-acme, \"Inc\""))
+        );
+        assert_eq!(
+            (&line["period_length"], &line["period"], &line["period_index"]),
+            (&json!("month"), &json!("2025-01"), &json!(24_300))
         );
         assert_eq!(line.as_object().unwrap().len(), ExportFormat::Csv.header().split(',').count());
     }

@@ -77,7 +77,10 @@ impl JournalFile {
     pub fn open_with_max_bytes(path: impl AsRef<Path>, max_bytes: u64) -> Result<Self, JournalError> {
         let path = path.as_ref();
         let io_error = |error| JournalError::io(path, error);
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(io_error)?;
+        let mut options = OpenOptions::new();
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let lock = options.write(true).create(true).truncate(false).open(path).map_err(io_error)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(JournalError::new(path, JournalErrorKind::Locked)),

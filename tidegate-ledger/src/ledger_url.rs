@@ -29,6 +29,22 @@ pub enum LedgerUrl {
     Postgres(String),
 }
 
+/// The parameters of a PostgreSQL URL, by the names that other tools use, too.
+const PARAMETERS: [&str; 12] = [
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+];
+
 impl LedgerUrl {
     /// Reads `sqlite:FILE`, `postgres://…` or `postgresql://…`.
     pub fn parse(text: &str) -> Result<Self, LedgerError> {
@@ -64,7 +80,10 @@ impl LedgerUrl {
             )
         };
         match self {
-            Self::Postgres(url) => PgConnectOptions::from_str(url).map_err(|_| invalid()),
+            Self::Postgres(url) => {
+                check_parameters(url)?;
+                PgConnectOptions::from_str(url).map_err(|_| invalid())
+            }
             Self::Sqlite(_) => Err(invalid()),
         }
     }
@@ -90,6 +109,21 @@ impl fmt::Display for LedgerUrl {
 impl fmt::Debug for LedgerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LedgerUrl({self})")
+    }
+}
+
+/// Refuses parameters that the driver does not know: it would ignore them, and log their values, which may be passwords.
+fn check_parameters(url: &str) -> Result<(), LedgerError> {
+    let query = url.split('#').next().and_then(|url| url.split_once('?')).map_or("", |(_, query)| query);
+    let names = query.split('&').map(|pair| pair.split('=').next().unwrap_or_default());
+    let is_known = |name: &&str| PARAMETERS.contains(name) || name.starts_with("options[") || name.is_empty();
+    match names.into_iter().find(|name| !is_known(name)) {
+        Some(name) => Err(LedgerError::invalid(format!(
+            "the ledger URL has the parameter `{}`, which is none of {}",
+            name.escape_debug(),
+            PARAMETERS.join(", ")
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -126,8 +160,12 @@ mod tests {
             let shown = format!("{url} {url:?}");
             assert!(!shown.contains("s3cret") && shown.contains("ann") && shown.contains("db"), "{shown}");
         }
-        let error = LedgerUrl::parse("postgres://ann:s3cret@db:port/ledger").unwrap_err();
-        assert!(!error.to_string().contains("s3cret"), "{error}");
+        for refused in
+            ["postgres://ann:s3cret@db:port/ledger", "postgres://ann@db/ledger?sslmode=require&passwd=s3cret"]
+        {
+            let error = LedgerUrl::parse(refused).unwrap_err();
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod ledger_url;
 mod service;
 mod usage;
 
-pub use database::{Correction, ExportQuery, Ledger, LedgerEntry, Posted, ReconcileLock, Reset, RollUp};
+pub use database::{Correction, ExportQuery, Ledger, LedgerEntry, LedgerLock, Posted, Reset, RollUp};
 pub use export::ExportFormat;
 pub use journal::{DEFAULT_MAX_JOURNAL_BYTES, JournalError, JournalErrorKind, JournalFile, JournalRecovery};
 pub use ledger_error::{LedgerError, LedgerErrorKind};
@@ -21,4 +21,4 @@ pub use service::{
     AccountUnits, Difference, LedgerService, PrepareReport, ReconcileReport, RepairReport, ServiceError,
     ServiceOptions, ServiceStats,
 };
-pub use usage::{PeriodPoint, UsageQuery, UsageRow};
+pub use usage::{PeriodPoint, UsageQuery, UsageRow, period_text};

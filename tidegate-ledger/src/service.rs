@@ -206,20 +206,23 @@ impl<O: Outbox + 'static> LedgerService<O> {
 }
 
 impl<O: Outbox + 'static> LedgerStage for LedgerService<O> {
+    fn ready(&self) -> Result<(), StoreError> {
+        if let Some(error) = self.shared.ledger_error() {
+            return Err(error::unavailable(&error));
+        }
+        if self.shared.queue.is_slower_than(self.shared.options.budget, timer::now()) {
+            return Err(error::overdue());
+        }
+        Ok(())
+    }
+
     fn confirm(&self, entries: Vec<UnconfirmedEntry>) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
-            let (shared, budget) = (&*self.shared, self.shared.options.budget);
             if entries.is_empty() {
                 return Ok(());
             }
-            if let Some(error) = shared.ledger_error() {
-                return Err(error::unconfirmed(&error));
-            }
-            // Those before have waited for their whole budget in vain, so this one does not begin to.
-            if shared.queue.is_slower_than(budget, timer::now()) {
-                return Err(error::too_slow());
-            }
-            let results = shared.queue.join(entries);
+            self.ready().map_err(StoreError::with_possibly_applied)?;
+            let (results, budget) = (self.shared.queue.join(entries), self.shared.options.budget);
             let results = timer::timeout(budget, try_join_all(results)).await.ok_or_else(error::too_slow)?;
             results.map_err(|_| error::stopped())?.into_iter().collect()
         })

@@ -120,6 +120,28 @@ pub(crate) fn utc_bounds(period: Period, index: u64) -> Option<(Timestamp, Times
     range.contains(&index).then(|| (start(index), start(index + 1)))
 }
 
+/// The date of the period with this index: of an hour, a day or the first day of a week, a month, or a year. The index of a period means
+/// the same date in all time zones. One that no date stands for is its index.
+///
+/// ```
+/// use tidegate::{Period, Periods, Timestamp};
+///
+/// let at = Timestamp::from_micros(1_774_746_000_000_000);
+/// let index = Periods::utc(Period::Day).bounds_at(at).index;
+/// assert_eq!(tidegate_ledger::period_text(Period::Day, index), "2026-03-29");
+/// ```
+pub fn period_text(period: Period, index: u64) -> String {
+    let Some((start, _)) = utc_bounds(period, index) else { return index.to_string() };
+    let mut text = Periods::utc(period).local_time(start);
+    text.truncate(match period {
+        Period::Year => 4,
+        Period::Month => 7,
+        Period::Hour => 13,
+        _ => 10,
+    });
+    text
+}
+
 /// Without the subject.
 impl fmt::Debug for UsageRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,5 +170,26 @@ impl Serialize for UsageRow {
         row.serialize_field("debt", &self.debt())?;
         row.serialize_field("reserved", &self.reserved)?;
         row.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_is_shown_as_a_date_of_its_precision_and_one_without_a_date_by_its_index() {
+        let at = Timestamp::from_micros(1_774_760_767_000_000);
+        for (period, text) in [
+            (Period::Hour, "2026-03-29T05"),
+            (Period::Day, "2026-03-29"),
+            (Period::Week, "2026-03-23"),
+            (Period::Month, "2026-03"),
+            (Period::Year, "2026"),
+        ] {
+            assert_eq!(period_text(period, Periods::utc(period).bounds_at(at).index), text);
+            assert_eq!(period_text(period, 7), "7");
+            assert_eq!(period_text(period, u64::MAX), u64::MAX.to_string());
+        }
     }
 }

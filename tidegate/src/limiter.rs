@@ -154,6 +154,11 @@ impl<S: Store> Limiter<S> {
             return Ok(denial);
         }
         let generations = self.sync_generations(plan);
+        if !generations.is_empty()
+            && let Err(error) = self.ledger_ready()
+        {
+            return self.fall_back(plan, error);
+        }
         let undecided = UndecidedSlots::new(self, plan);
         let result = self.store.decide(plan).await;
         undecided.decided(&result);

@@ -220,6 +220,11 @@ impl<'r> Plan<'r> {
         &self.checks
     }
 
+    /// The name of the tenant whose account the check with this index counts in, if its rule has it kept in the ledger.
+    pub fn account_name(&self, check: usize) -> Option<&str> {
+        self.account_names.iter().find(|(index, _)| *index == check).map(|(_, name)| name.as_str())
+    }
+
     /// How the checks depend on the body of the request.
     pub const fn body_use(&self) -> BodyUse {
         self.body_use

@@ -1,7 +1,7 @@
 //! Corrections, resets, and the roll-up of old entries.
 
 use tidegate::spi::algorithm::quota::QuotaState;
-use tidegate::spi::{EntryKind, OutboxEntry};
+use tidegate::spi::{EntryKind, MAX_AMOUNT, OutboxEntry};
 use tidegate::{Period, Periods, Timestamp};
 use tidegate_ledger::{Correction, ExportQuery, Ledger, LedgerErrorKind, Posted, Reset, RollUp, UsageQuery};
 
@@ -11,13 +11,18 @@ on_both_databases!(
     a_correction_is_an_entry_with_author_and_reason,
     a_correction_with_an_idempotency_key_counts_once,
     a_correction_below_zero_is_refused_and_changes_nothing,
+    a_correction_above_the_largest_amount_is_refused_and_changes_nothing,
+    a_refused_correction_shows_its_period_as_a_date,
     a_correction_of_an_unknown_account_needs_its_limit,
     corrections_at_the_same_time_all_count,
+    a_reset_of_an_account_without_entries_posts_nothing,
     a_reset_leaves_nothing_used_and_no_debt,
     late_amounts_after_a_reset_do_not_bring_forgiven_debt_back,
     a_reset_of_an_idle_account_keeps_what_was_consumed_before,
     a_roll_up_keeps_sums_and_counts_nothing_twice,
 );
+
+const INSERTED: Posted = Posted { inserted: 1, repeated: 0 };
 
 const AT: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
@@ -54,8 +59,9 @@ async fn a_correction_with_an_idempotency_key_counts_once(database: &TestDatabas
     let ledger = database.ledger().await;
     ledger.post(&[consume(100, 8)]).await.unwrap();
     let keyed = correction(-5).with_idempotency_key("k1");
-    for _ in 0..3 {
-        ledger.correct(&keyed).await.unwrap();
+    assert_eq!(ledger.correct(&keyed).await, Ok(INSERTED));
+    for _ in 0..2 {
+        assert_eq!(ledger.correct(&keyed).await, Ok(Posted { inserted: 0, repeated: 1 }));
     }
     assert_eq!(state(&ledger).await.used, 3);
     let other = ledger.correct(&correction(-1).with_idempotency_key("k1")).await.unwrap_err();
@@ -89,10 +95,43 @@ async fn a_correction_below_zero_is_refused_and_changes_nothing(database: &TestD
     assert_eq!(state(&ledger).await.used, 0);
 }
 
+/// Sums that saturate would differ from the sum of their entries.
+async fn a_correction_above_the_largest_amount_is_refused_and_changes_nothing(database: &TestDatabase) {
+    let ledger = database.ledger().await;
+    let max = MAX_AMOUNT.cast_signed();
+    ledger.post(&[consume(100, 3)]).await.unwrap();
+    for amount in [i64::MAX, i64::MIN, max + 1, -max - 1, max, max - 2] {
+        let error = ledger.correct(&correction(amount)).await.unwrap_err();
+        assert_eq!(error.kind(), LedgerErrorKind::Invalid, "{amount}");
+        assert!(error.to_string().contains("4503599627370495"), "{error}");
+    }
+    assert_eq!(ledger.export(&ExportQuery::default()).await.unwrap().len(), 1);
+    assert_eq!(ledger.correct(&correction(max - 3)).await, Ok(INSERTED));
+    // What was consumed beyond it can be given back, a part at a time.
+    ledger.post(&[consume(100, 10)]).await.unwrap();
+    assert_eq!(ledger.correct(&correction(-1)).await, Ok(INSERTED));
+    assert_eq!(ledger.correct(&correction(-max)).await, Ok(INSERTED));
+    let exported = ledger.export(&ExportQuery::default()).await.unwrap();
+    let usage = ledger.usage(&UsageQuery::default()).await.unwrap();
+    assert_eq!((exported.iter().map(|entry| entry.amount).sum::<i64>(), usage[0].consumed), (9, 9));
+}
+
+async fn a_refused_correction_shows_its_period_as_a_date(database: &TestDatabase) {
+    let ledger = database.ledger().await;
+    let current = Periods::utc(Period::Month).bounds_at(AT).index;
+    ledger.post(&[consume(current, 3)]).await.unwrap();
+    let error = ledger.correct(&correction(-4)).await.unwrap_err().to_string();
+    assert!(error.contains("the consumption of 2023-11 below 0"), "{error}");
+    let error = ledger.correct(&correction(1).with_period(current + 3)).await.unwrap_err().to_string();
+    assert_eq!(error, "2024-02 has not begun; the current period is 2023-11");
+    // One that no date stands for.
+    let error = ledger.correct(&correction(1).with_period(u64::MAX)).await.unwrap_err();
+    assert_eq!(error.kind(), LedgerErrorKind::Invalid);
+}
+
 async fn a_correction_of_an_unknown_account_needs_its_limit(database: &TestDatabase) {
     let ledger = database.ledger().await;
     assert_eq!(ledger.correct(&correction(5)).await.unwrap_err().kind(), LedgerErrorKind::Invalid);
-    assert_eq!(ledger.reset(&reset()).await.unwrap_err().kind(), LedgerErrorKind::Invalid);
     assert_eq!(ledger.accounts_of(PARTITION).await, Ok(Vec::new()));
     ledger.correct(&correction(5).with_period(100).with_hard_limit(20)).await.unwrap();
     let known = ledger.gate_states(PARTITION).await.unwrap().remove(0);
@@ -114,12 +153,24 @@ async fn corrections_at_the_same_time_all_count(database: &TestDatabase) {
     assert_eq!(state.used + state.debt, 40);
 }
 
+async fn a_reset_of_an_account_without_entries_posts_nothing(database: &TestDatabase) {
+    let ledger = database.ledger().await;
+    assert_eq!(ledger.reset(&reset()).await, Ok(Posted::default()));
+    assert_eq!(ledger.accounts_of(PARTITION).await, Ok(Vec::new()));
+    // It may have a name already.
+    ledger.set_names(&[(account(1), "ann".into())]).await.unwrap();
+    assert_eq!(ledger.reset(&reset().with_period(101)).await, Ok(Posted::default()));
+    assert_eq!(ledger.export(&ExportQuery::default()).await, Ok(Vec::new()));
+    let unnamed = Reset { author: String::new(), ..reset() };
+    assert_eq!(ledger.reset(&unnamed).await.unwrap_err().kind(), LedgerErrorKind::Invalid);
+}
+
 async fn a_reset_leaves_nothing_used_and_no_debt(database: &TestDatabase) {
     let ledger = database.ledger().await;
     ledger.post(&[consume(99, 35), consume(101, 9)]).await.unwrap();
     assert_eq!(state(&ledger).await, QuotaState { index: 101, used: 10, debt: 14, previous: 10, carried: 15 });
-    ledger.reset(&reset().with_idempotency_key("r")).await.unwrap();
-    ledger.reset(&reset().with_idempotency_key("r")).await.unwrap();
+    assert_eq!(ledger.reset(&reset().with_idempotency_key("r")).await, Ok(INSERTED));
+    assert_eq!(ledger.reset(&reset().with_idempotency_key("r")).await, Ok(Posted { inserted: 0, repeated: 1 }));
     assert_eq!(state(&ledger).await, QuotaState { index: 101, previous: 10, ..QuotaState::default() });
     ledger.post(&[consume(102, 2)]).await.unwrap();
     assert_eq!(state(&ledger).await, QuotaState { index: 102, used: 2, ..QuotaState::default() });

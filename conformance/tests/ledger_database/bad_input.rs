@@ -1,13 +1,17 @@
 //! Databases that are full, read-only, gone or of a newer version: a typed error, and nothing is lost or changed.
 
 use conformance::postgres::PostgresServer;
+use tidegate::Secret;
 use tidegate_ledger::{Ledger, LedgerErrorKind, LedgerUrl, Posted};
 
-use crate::{PARTITION, TestDatabase, consume, on_both_databases};
+use crate::{PARTITION, TestDatabase, account, consume, on_both_databases};
 
 on_both_databases!(
     a_ledger_of_a_newer_version_is_refused_and_not_changed,
+    a_ledger_of_an_older_version_is_migrated,
+    a_ledger_that_was_written_with_another_secret_is_refused,
     only_one_reconciliation_runs_at_a_time,
+    only_one_instance_with_a_memory_store_uses_a_ledger,
     many_instances_can_create_the_same_ledger_at_once,
     a_closed_ledger_is_unavailable,
 );
@@ -19,20 +23,55 @@ async fn a_ledger_of_a_newer_version_is_refused_and_not_changed(database: &TestD
     let read = match database {
         TestDatabase::Sqlite(directory) => {
             let path = directory.path().join("ledger.db");
-            let sql = "INSERT INTO schema_version VALUES (2); ALTER TABLE balances RENAME TO sums;";
+            let sql = "INSERT INTO schema_version VALUES (9); ALTER TABLE balances RENAME TO sums;";
             sqlite(&path, sql);
             Box::new(move || sqlite(&path, ".dump")) as Box<dyn Fn() -> String>
         }
         TestDatabase::Postgres(server) => {
-            server.execute("INSERT INTO schema_version VALUES (2); ALTER TABLE balances RENAME TO sums;");
+            server.execute("INSERT INTO schema_version VALUES (9); ALTER TABLE balances RENAME TO sums;");
             Box::new(|| server.execute("SELECT relname FROM pg_class ORDER BY 1"))
         }
     };
     let before = read();
     let error = Ledger::open(&database.url()).await.unwrap_err();
     assert_eq!(error.kind(), LedgerErrorKind::Newer);
-    assert!(!error.is_transient() && error.to_string().contains("version 2"), "{error}");
+    assert!(!error.is_transient() && error.to_string().contains("version 9"), "{error}");
     assert_eq!(read(), before);
+}
+
+async fn a_ledger_of_an_older_version_is_migrated(database: &TestDatabase) {
+    let ledger = database.ledger().await;
+    ledger.post(&[consume(100, 3)]).await.unwrap();
+    ledger.close().await;
+    let sql = "DROP TABLE secret_fingerprint; DELETE FROM schema_version WHERE version = 2;";
+    match database {
+        TestDatabase::Sqlite(directory) => drop(sqlite(&directory.path().join("ledger.db"), sql)),
+        TestDatabase::Postgres(server) => drop(server.execute(sql)),
+    }
+    let ledger = database.ledger().await;
+    ledger.verify_secret(&Secret::new("a")).await.unwrap();
+    assert_eq!(ledger.gate_states_of(&[account(1)]).await.unwrap()[0].state.used, 3);
+}
+
+async fn a_ledger_that_was_written_with_another_secret_is_refused(database: &TestDatabase) {
+    let ledger = database.ledger().await;
+    for secret in ["a", "b", "a"] {
+        let verified = ledger.verify_secret(&Secret::new(secret)).await;
+        match secret {
+            "a" => verified.unwrap(),
+            _ => assert_eq!(verified.unwrap_err().kind(), LedgerErrorKind::Invalid),
+        }
+    }
+}
+
+async fn only_one_instance_with_a_memory_store_uses_a_ledger(database: &TestDatabase) {
+    let (first, second) = (database.ledger().await, database.ledger().await);
+    let lock = first.memory_store_lock().await.unwrap();
+    assert_eq!(second.memory_store_lock().await.unwrap_err().kind(), LedgerErrorKind::Busy);
+    // It can be reconciled meanwhile.
+    second.reconcile_lock().await.unwrap();
+    lock.release().await;
+    second.memory_store_lock().await.unwrap();
 }
 
 /// Runs the program of SQLite, which Python brings along.

@@ -5,6 +5,9 @@
 
 mod fixture;
 mod history;
+mod permissions;
+mod slot_move;
+mod unreadable;
 
 use std::time::Duration;
 

@@ -87,8 +87,8 @@ pub(crate) struct ReconcileArgs {
 
 /// Add or take back units of a quota, with author and reason
 ///
-/// A correction is an entry of its own; no entry is ever changed. What is consumed in a period cannot become less than nothing. The store is
-/// repaired at once. Needs the admin token. Exit code: 0 if it was made, 2 for wrong arguments, a missing token or a correction that the
+/// A correction is an entry of its own; no entry is ever changed. What is consumed in a period cannot become less than nothing, nor more than
+/// the largest amount of a quota. The store is repaired at once. Needs the admin token. Exit code: 0 if it was made, 2 for wrong arguments, a missing token or a correction that the
 /// ledger refuses, 3 if the server, its store or its ledger does not answer.
 #[derive(Args)]
 #[command(after_help = CORRECT_EXAMPLES)]
@@ -105,10 +105,10 @@ pub(crate) struct CorrectArgs {
     /// Who makes the correction
     #[arg(long, value_name = "NAME", env = "USER", hide_env_values = true)]
     pub(crate) author: String,
-    /// The period that is corrected: the one that contains this date [default: the one that runs now]
-    #[arg(long, value_name = "DATE")]
+    /// The period that is corrected, as `quota show` writes it: 2026-03-29, or 2026-03 of a quota by month [default: the one that runs now]
+    #[arg(long, value_name = "PERIOD")]
     pub(crate) period: Option<String>,
-    /// A text under which this correction counts once, however often it is sent
+    /// A text under which this correction counts once, however often it is sent; the answer says whether it was counted before
     #[arg(long, value_name = "TEXT")]
     pub(crate) idempotency_key: Option<String>,
     /// Print the answer of the server as one JSON object

@@ -1,6 +1,7 @@
 //! The tables of `tidegate quota`: usage with a bar, and differences between store and ledger.
 
 use serde_json::Value;
+use tidegate_rules::sanitize;
 use tidegate_server::command::{Output, Style};
 
 /// Characters of a full bar.
@@ -8,6 +9,9 @@ const BAR_WIDTH: usize = 20;
 
 /// The share of a limit from which on a row is marked as near it, in percent.
 const NEAR_PERCENT: u64 = 80;
+
+/// The most characters of a name.
+const MAX_NAME_WIDTH: usize = 40;
 
 /// A cell with its emphasis.
 type Cell = (String, Option<Style>);
@@ -22,6 +26,9 @@ pub(super) fn print_differences(rows: &[Value], output: &mut Output<'_>) {
         return;
     }
     let units = |units: &Value| {
+        if units.is_null() {
+            return "an unreadable value".to_owned();
+        }
         let debt = number(&units["debt"]);
         let debt = if debt > 0 { format!(", {debt} of it debt") } else { String::new() };
         format!("{}{debt}", number(&units["used"]))
@@ -64,14 +71,35 @@ fn bar(used: u64, limit: u64) -> String {
 /// The tenant, or the first digits of the subject's hash.
 fn account(row: &Value) -> String {
     match row["tenant"].as_str() {
-        Some(name) => printable(name),
+        Some(name) => shown_name(name),
         None => format!("#{}", row["subject"].as_str().unwrap_or_default().get(..12).unwrap_or_default()),
     }
 }
 
-/// Names are texts of clients, which must not control the terminal.
-fn printable(name: &str) -> String {
-    name.chars().map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
+/// Names are texts of clients, which must not control the terminal, look like other names, or push the numbers out of sight.
+fn shown_name(name: &str) -> String {
+    let (mut shown, mut width, mut cut) = (String::new(), 0, 0);
+    for text in name.chars().map(shown_character) {
+        width += text.chars().count();
+        if width > MAX_NAME_WIDTH {
+            shown.truncate(cut);
+            return shown + "…";
+        }
+        shown.push_str(&text);
+        // What stays if more comes: an escape is never cut, and the sign for what is left out counts.
+        if width < MAX_NAME_WIDTH {
+            cut = shown.len();
+        }
+    }
+    shown
+}
+
+/// A character, escaped if it cannot be seen or changes how others are seen.
+fn shown_character(character: char) -> String {
+    let is_format = matches!(character,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    if is_format { character.escape_default().collect() } else { sanitize(character.encode_utf8(&mut [0; 4])) }
 }
 
 fn rule(row: &Value) -> String {
@@ -151,5 +179,15 @@ mod tests {
         nameless["tenant"] = Value::Null;
         let text = printed(&[hostile, nameless]);
         assert!(text.contains("#5b0c63d1ffff") && !text.contains('\u{1b}'), "{text}");
+    }
+
+    #[test]
+    fn a_name_is_shown_without_invisible_characters_and_at_most_40_wide() {
+        assert_eq!(shown_name("Łódź 東京"), "Łódź 東京");
+        assert_eq!(shown_name("a\u{202e}b\u{200f}\n"), "a\\u{202e}b\\u{200f}\\n");
+        assert_eq!(shown_name(&"x".repeat(40)), "x".repeat(40));
+        assert_eq!(shown_name(&"x".repeat(41)), format!("{}…", "x".repeat(39)));
+        assert_eq!(shown_name(&format!("{}\u{202e}", "x".repeat(36))), format!("{}…", "x".repeat(36)));
+        assert_eq!(shown_name(&"\u{202e}".repeat(9)), format!("{}…", "\\u{202e}".repeat(4)));
     }
 }

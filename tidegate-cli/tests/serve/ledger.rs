@@ -1,5 +1,8 @@
 //! A server with a ledger in SQLite: start-up checks, what survives its death, usage, corrections, reconciliation.
 
+mod administration;
+mod ownership;
+
 use std::fs;
 use std::process::Command;
 
@@ -25,6 +28,10 @@ rules:
     match: { path: /calls }
     per: [tenant]
     quota: { amount: 1000, period: month, ledger: async }
+  - id: reports
+    match: { path: /reports }
+    per: [tenant]
+    quota: { amount: 50, period: day, ledger: sync, keep_names: true }
   - id: burst
     match: { path: /exports }
     per: [tenant]

@@ -1,6 +1,6 @@
 //! `Ledger::correct` and `Ledger::reset`: entries that an administrator makes.
 
-use tidegate::spi::{AccountKey, EntryKind};
+use tidegate::spi::{AccountKey, EntryKind, MAX_AMOUNT};
 use tidegate::{Periods, Timestamp};
 
 use super::chain::BalanceChain;
@@ -8,23 +8,30 @@ use super::correction::{Correction, Reset, own_entry_id};
 use super::entry_row::{EntryRow, RowId, row_id, signed};
 use super::posting::{Chains, load_chains, write_chains};
 use super::transaction::{Argument, LedgerTransaction};
-use super::{Ledger, LimitName};
+use super::{Ledger, LimitName, Posted};
 use crate::LedgerError;
+use crate::usage::period_text;
 
 /// How many periods a correction may be ahead of its time and of the account: calendars of several zones are up to two apart.
 const MAX_LEAD: u64 = 2;
 
 impl Ledger {
-    /// Posts a correction. Fails with [`LedgerErrorKind::Invalid`](crate::LedgerErrorKind::Invalid), and changes nothing, if the
-    /// consumption of the period would be below 0, or if the idempotency key was used for another correction of the account.
-    pub async fn correct(&self, correction: &Correction) -> Result<(), LedgerError> {
+    /// Posts a correction. One with an idempotency key that was posted before is repeated, and changes nothing. Fails with
+    /// [`LedgerErrorKind::Invalid`](crate::LedgerErrorKind::Invalid), and changes nothing, if the consumption of the period would be
+    /// below 0 or above [`MAX_AMOUNT`], or if the idempotency key was used for another correction of the account.
+    pub async fn correct(&self, correction: &Correction) -> Result<Posted, LedgerError> {
         correction.validate()?;
         self.repeat(|| self.correct_once(correction)).await
     }
 
-    async fn correct_once(&self, correction: &Correction) -> Result<(), LedgerError> {
+    async fn correct_once(&self, correction: &Correction) -> Result<Posted, LedgerError> {
         let Correction { key, amount, .. } = correction;
-        let mut open = OpenAccount::lock(self, key, correction.period, correction.hard_limit.is_some()).await?;
+        let create = correction.hard_limit.is_some();
+        let Some(mut open) = OpenAccount::lock(self, key, correction.period, create).await? else {
+            return Err(LedgerError::invalid(
+                "the ledger has no such account; check the rule, the limit and the tenant",
+            ));
+        };
         let period = open.period(key, correction.period, correction.at)?;
         let hard_limit = correction.hard_limit.map(signed).or_else(|| open.chain.hard_limit_near(period));
         let Some(hard_limit) = hard_limit else {
@@ -44,11 +51,20 @@ impl Ledger {
             return open.end_repeated(is_same).await;
         }
         let consumed = open.chain.get(period).map_or(0, |balance| balance.consumed);
-        if *amount < 0 && consumed.saturating_add(*amount) < 0 {
+        let (sum, shown) = (consumed.saturating_add(*amount), shown_period(key, period.unsigned_abs()));
+        if *amount < 0 && sum < 0 {
             let text = format!(
-                "a correction by {amount} would bring the consumption of period {period} below 0: it is {consumed}, so at \
-                 most {} can be given back",
+                "a correction by {amount} would bring the consumption of {shown} below 0: it is {consumed}, so at most {} can be \
+                 given back",
                 consumed.max(0)
+            );
+            return open.refuse(&text).await;
+        }
+        // Consumption itself may go beyond it, and what is beyond can be given back.
+        if *amount > 0 && sum > signed(MAX_AMOUNT) {
+            let text = format!(
+                "a correction by {amount} would bring the consumption of {shown} above {MAX_AMOUNT}, the largest amount of a \
+                 quota: it is {consumed}"
             );
             return open.refuse(&text).await;
         }
@@ -56,14 +72,16 @@ impl Ledger {
     }
 
     /// Posts an entry that brings the consumption of the current period to 0, and forgives the debt that was carried into it. What was
-    /// used in the period before stays.
-    pub async fn reset(&self, reset: &Reset) -> Result<(), LedgerError> {
+    /// used in the period before stays. An account without entries has nothing to reset: then nothing is posted.
+    pub async fn reset(&self, reset: &Reset) -> Result<Posted, LedgerError> {
         reset.validate()?;
         self.repeat(|| self.reset_once(reset)).await
     }
 
-    async fn reset_once(&self, reset: &Reset) -> Result<(), LedgerError> {
-        let mut open = OpenAccount::lock(self, &reset.key, None, false).await?;
+    async fn reset_once(&self, reset: &Reset) -> Result<Posted, LedgerError> {
+        let Some(mut open) = OpenAccount::lock(self, &reset.key, None, false).await? else {
+            return Ok(Posted::default());
+        };
         let last = open.chain.last_period().unwrap_or_default();
         let period = open.period(&reset.key, reset.period, reset.at)?.max(last);
         let consumed = open.chain.get(period).map_or(0, |balance| balance.consumed);
@@ -96,27 +114,30 @@ struct OpenAccount {
 }
 
 impl OpenAccount {
-    /// Locks an account and reads its sums from a period on, or from the last one with entries on. An unknown account is created or
-    /// refused.
-    async fn lock(ledger: &Ledger, key: &AccountKey, period: Option<u64>, create: bool) -> Result<Self, LedgerError> {
+    /// Locks an account and reads its sums from a period on, or from the last one with entries on. `None` if it has no entries, unless
+    /// it is to be created.
+    async fn lock(
+        ledger: &Ledger,
+        key: &AccountKey,
+        period: Option<u64>,
+        create: bool,
+    ) -> Result<Option<Self>, LedgerError> {
         let keys = std::slice::from_ref(key);
-        let unknown =
-            || LedgerError::invalid("the ledger has no such account; check the rule, the limit and the tenant");
         let mut transaction = if create { ledger.lock_accounts(keys).await?.0 } else { ledger.begin(true).await? };
         let Some(Some(account)) = transaction.find_accounts(keys, true).await?.pop() else {
             transaction.rollback().await?;
-            return Err(unknown());
+            return Ok(None);
         };
         let sql = "SELECT max(period) FROM balances WHERE account = $1";
         let last = transaction.fetch(sql, vec![Argument::Int(account.id)]).await?;
         let last = last.first().map_or(Ok(None), |row| row.maybe_int(0))?;
         if last.is_none() && !create {
             transaction.rollback().await?;
-            return Err(unknown());
+            return Ok(None);
         }
         let from = period.map(signed).into_iter().chain(last).min().unwrap_or_default();
         let mut chains = load_chains(&mut transaction, std::iter::once((account.id, from))).await?;
-        Ok(Self { transaction, id: account.id, chain: chains.remove(&account.id).unwrap_or_default() })
+        Ok(Some(Self { transaction, id: account.id, chain: chains.remove(&account.id).unwrap_or_default() }))
     }
 
     /// The period to change: the given one, or the last one with entries. One that has not begun is a mistake.
@@ -129,7 +150,8 @@ impl OpenAccount {
         let current = LimitName::from_key(key).period.map_or(0, |kind| Periods::utc(kind).bounds_at(at).index);
         let latest = signed(current + MAX_LEAD).max(last.unwrap_or_default());
         if signed(period) > latest {
-            return Err(LedgerError::invalid(format!("period {period} has not begun; the current one is {current}")));
+            let (period, current) = (shown_period(key, period), shown_period(key, current));
+            return Err(LedgerError::invalid(format!("{period} has not begun; the current period is {current}")));
         }
         Ok(signed(period))
     }
@@ -141,23 +163,30 @@ impl OpenAccount {
         rows.first().map(|row| Ok((row.int(0)?, row.int(1)?))).transpose()
     }
 
-    async fn append(mut self, row: EntryRow) -> Result<(), LedgerError> {
+    async fn append(mut self, row: EntryRow) -> Result<Posted, LedgerError> {
         self.transaction.insert_entries(std::slice::from_ref(&row)).await?;
         self.chain.add(row.period, row.change());
         write_chains(&mut self.transaction, &mut Chains::from([(self.id, self.chain)])).await?;
-        self.transaction.commit().await
+        self.transaction.commit().await?;
+        Ok(Posted { inserted: 1, repeated: 0 })
     }
 
-    async fn end_repeated(self, is_same: bool) -> Result<(), LedgerError> {
+    async fn end_repeated(self, is_same: bool) -> Result<Posted, LedgerError> {
         if is_same {
-            return self.transaction.rollback().await;
+            self.transaction.rollback().await?;
+            return Ok(Posted { inserted: 0, repeated: 1 });
         }
         self.refuse("the idempotency key was used for another correction or reset of this account; take a new one")
             .await
     }
 
-    async fn refuse(self, message: &str) -> Result<(), LedgerError> {
+    async fn refuse(self, message: &str) -> Result<Posted, LedgerError> {
         self.transaction.rollback().await?;
         Err(LedgerError::invalid(message))
     }
+}
+
+/// A period as it is shown and written everywhere else.
+fn shown_period(key: &AccountKey, index: u64) -> String {
+    LimitName::from_key(key).period.map_or_else(|| index.to_string(), |period| period_text(period, index))
 }

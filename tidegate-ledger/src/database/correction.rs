@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 use tidegate::Timestamp;
-use tidegate::spi::{AccountKey, EntryId};
+use tidegate::spi::{AccountKey, EntryId, MAX_AMOUNT};
 
 use crate::LedgerError;
 
@@ -81,6 +81,13 @@ impl Correction {
             return Err(LedgerError::invalid(
                 "a correction by 0 changes nothing; give the units to add or to take away",
             ));
+        }
+        // Sums of larger ones might saturate, and then differ from the sum of the entries.
+        if self.amount.unsigned_abs() > MAX_AMOUNT {
+            return Err(LedgerError::invalid(format!(
+                "a correction by {} is larger than {MAX_AMOUNT}, the largest amount of a quota",
+                self.amount
+            )));
         }
         Ok(())
     }

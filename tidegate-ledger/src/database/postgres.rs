@@ -12,6 +12,7 @@ pub(super) use bulk::{
     mark_rolled_up, write_balances, write_holds,
 };
 
+use super::lock::LockPurpose;
 use super::migration;
 use super::transaction::OpenTransaction;
 use super::{CONNECT_TIMEOUT, MAX_CONNECTIONS};
@@ -26,8 +27,12 @@ const IDLE_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The keys of advisory locks, which all instances have in common. The first halves spell "tide".
 const MIGRATION_LOCK: i64 = 0x7469_6465_0000_0001;
 const RECONCILE_LOCK: i64 = 0x7469_6465_0000_0002;
+const MEMORY_STORE_LOCK: i64 = 0x7469_6465_0000_0003;
 
-const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/postgres/0001_ledger.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../../migrations/postgres/0001_ledger.sql"),
+    include_str!("../../migrations/postgres/0002_secret.sql"),
+];
 
 const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)";
 
@@ -101,16 +106,23 @@ pub(super) async fn begin(pool: &PgPool, writes: bool) -> Result<OpenTransaction
     Ok(connection)
 }
 
-/// A connection of its own that holds the lock of reconciliations until it is closed. `None` if another one holds it.
-pub(super) async fn try_reconcile_lock(pool: &PgPool) -> Result<Option<PgConnection>, LedgerError> {
+/// A connection of its own that holds a lock until it is closed. `None` if another one holds it.
+pub(super) async fn try_lock(pool: &PgPool, purpose: LockPurpose) -> Result<Option<PgConnection>, LedgerError> {
     let mut connection = connect(&pool.connect_options()).await?;
-    let locked: bool =
-        sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(RECONCILE_LOCK).fetch_one(&mut connection).await?;
+    let lock = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(lock_key(purpose));
+    let locked: bool = lock.fetch_one(&mut connection).await?;
     Ok(locked.then_some(connection))
 }
 
-/// Ends the lock of reconciliations.
-pub(super) async fn unlock_reconcile(connection: &mut PgConnection) -> Result<(), LedgerError> {
-    sqlx::query("SELECT pg_advisory_unlock($1)").bind(RECONCILE_LOCK).execute(connection).await?;
+/// Ends a lock.
+pub(super) async fn unlock(connection: &mut PgConnection, purpose: LockPurpose) -> Result<(), LedgerError> {
+    sqlx::query("SELECT pg_advisory_unlock($1)").bind(lock_key(purpose)).execute(connection).await?;
     Ok(())
+}
+
+const fn lock_key(purpose: LockPurpose) -> i64 {
+    match purpose {
+        LockPurpose::Reconcile => RECONCILE_LOCK,
+        LockPurpose::MemoryStore => MEMORY_STORE_LOCK,
+    }
 }

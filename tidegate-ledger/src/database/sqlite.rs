@@ -15,12 +15,14 @@ pub(super) use bulk::{
     mark_rolled_up, write_balances, write_holds,
 };
 
+use super::lock::LockPurpose;
 use super::migration;
 use super::transaction::OpenTransaction;
 use super::{CONNECT_TIMEOUT, MAX_CONNECTIONS};
 use crate::{LedgerError, LedgerErrorKind};
 
-const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/sqlite/0001_ledger.sql")];
+const MIGRATIONS: [&str; 2] =
+    [include_str!("../../migrations/sqlite/0001_ledger.sql"), include_str!("../../migrations/sqlite/0002_secret.sql")];
 
 /// The connections to a file.
 #[derive(Clone, Debug)]
@@ -63,15 +65,14 @@ impl SqliteFile {
     }
 
     /// A lock on a file beside the ledger, which the system releases when its process ends. `None` if another one holds it.
-    pub(super) fn try_reconcile_lock(&self) -> Result<Option<File>, LedgerError> {
+    pub(super) fn try_lock(&self, purpose: LockPurpose) -> Result<Option<File>, LedgerError> {
         let mut path = self.path.clone().into_os_string();
-        path.push("-reconcile");
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)
-            .map_err(|error| file_error(&error))?;
+        path.push(match purpose {
+            LockPurpose::Reconcile => "-reconcile",
+            LockPurpose::MemoryStore => "-memory-store",
+        });
+        let mut options = private_file();
+        let file = options.create(true).truncate(false).write(true).open(path).map_err(|error| file_error(&error))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -96,14 +97,18 @@ fn file_error(error: &std::io::Error) -> LedgerError {
 
 /// Creates the file for its owner only, since it may contain the names of tenants. SQLite gives its other files the same rights.
 fn create_private(path: &Path) -> Result<(), LedgerError> {
-    let mut options = OpenOptions::new();
-    options.create_new(true).write(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    match options.open(path) {
+    match private_file().create_new(true).write(true).open(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(file_error(&error)),
         _ => Ok(()),
     }
+}
+
+/// Options that create a file for its owner only.
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
 }
 
 async fn migrate(connection: &mut SqliteConnection) -> Result<(), LedgerError> {

@@ -55,17 +55,27 @@ impl From<JournalError> for ServiceError {
 
 /// The error of a caller who waits for the ledger: what the store has granted may not be durable.
 pub(super) fn unconfirmed(error: &LedgerError) -> StoreError {
+    unavailable(error).with_possibly_applied()
+}
+
+/// The same before anything was sent to the store.
+pub(super) fn unavailable(error: &LedgerError) -> StoreError {
     let kind = match error.kind() {
         LedgerErrorKind::ReadOnly | LedgerErrorKind::Full | LedgerErrorKind::Newer => StoreErrorKind::Refused,
         _ => StoreErrorKind::Unavailable,
     };
-    StoreError::new(kind, "the ledger did not record the entries").with_possibly_applied().with_source(error.clone())
+    StoreError::new(kind, "the ledger did not record the entries").with_source(error.clone())
 }
 
 /// The error of a caller whose partition has been lost since its decision.
 pub(super) fn lost() -> StoreError {
     StoreError::new(StoreErrorKind::Rebuilding, "the store lost the entries before they were in the ledger")
         .with_possibly_applied()
+}
+
+/// The error of a caller that does not begin to wait, because those before it have waited long enough.
+pub(super) fn overdue() -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "the ledger takes longer than requests wait for it")
 }
 
 /// The error of a caller who has waited long enough.

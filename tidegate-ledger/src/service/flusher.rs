@@ -4,8 +4,9 @@
 //! wanted partitions ──▶ acknowledge what the last round posted, then read (several at once) ──▶ one post ──▶ wake who waits
 //! ```
 //!
-//! A round reads at most one batch of each partition, and stops reading after [`MAX_ROUND_BATCHES`] batches in total. Partitions that have more, or
-//! were not reached, are in the next round, with those that became wanted meanwhile. So a long outbox delays others by one round only.
+//! A round reads at most one batch of each partition, first of those for which somebody waits, and stops reading after [`MAX_ROUND_BATCHES`]
+//! batches in total. Partitions that have more, or were not reached, are in the next round, with those that became wanted meanwhile. So a long
+//! outbox delays others by one round only, and entries that nobody waits for delay those who wait by the rest of a round.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use super::shared::Shared;
 use super::timer;
 use crate::{LedgerError, LedgerErrorKind};
 
-/// Full batches that are read in a round.
-const MAX_ROUND_BATCHES: usize = 8;
+/// Full batches that are read in a round. Larger transactions would hardly be faster, and whoever comes meanwhile waits for their end.
+const MAX_ROUND_BATCHES: usize = 2;
 
 /// Moves entries from outboxes into the ledger.
 pub(super) struct Flusher<O> {
@@ -52,6 +53,13 @@ struct ReadPartition {
     partition: u16,
     waiters: Vec<Waiter>,
     batch: OutboxBatch,
+}
+
+impl Visit {
+    /// Whether it was not reached.
+    const fn is_unread(&self) -> bool {
+        self.waiters.is_some() && matches!(self.batch, Ok(None))
+    }
 }
 
 impl<O: Outbox + 'static> Flusher<O> {
@@ -95,7 +103,7 @@ impl<O: Outbox + 'static> Flusher<O> {
         self.swept = (self.swept + count) % PARTITIONS;
     }
 
-    async fn run_round(&mut self) {
+    pub(super) async fn run_round(&mut self) {
         let shared = self.shared.clone();
         let wanted = shared.queue.begin(timer::now());
         let visits = self.visit(wanted).await;
@@ -115,8 +123,10 @@ impl<O: Outbox + 'static> Flusher<O> {
         let mut order: Vec<u16> = partitions.into_iter().collect();
         let first = order.partition_point(|partition| *partition < self.next);
         order.rotate_left(first);
+        // The order is kept otherwise.
+        order.sort_by_key(|partition| wanted.get(partition).is_none_or(Vec::is_empty));
         let (shared, left) = (&self.shared, AtomicUsize::new(MAX_ROUND_BATCHES * self.shared.options.batch));
-        let visits = order.into_iter().map(|partition| {
+        let visits = order.iter().copied().map(|partition| {
             let (waiters, ids) = (wanted.remove(&partition), acknowledgements.remove(&partition));
             let left = &left;
             async move {
@@ -137,7 +147,12 @@ impl<O: Outbox + 'static> Flusher<O> {
                 Visit { partition, waiters, batch }
             }
         });
-        futures_util::stream::iter(visits).buffer_unordered(self.shared.options.concurrency).collect().await
+        let visits = futures_util::stream::iter(visits).buffer_unordered(self.shared.options.concurrency);
+        let visits: Vec<Visit> = visits.collect().await;
+        let unread: BTreeSet<u16> =
+            visits.iter().filter(|visit| visit.is_unread()).map(|visit| visit.partition).collect();
+        self.next = order.into_iter().find(|partition| unread.contains(partition)).unwrap_or(self.next);
+        visits
     }
 
     /// What is left to do with a partition: `None` if it was not read.
@@ -158,7 +173,6 @@ impl<O: Outbox + 'static> Flusher<O> {
                 None
             }
             Ok(None) => {
-                self.next = partition;
                 self.shared.queue.put_back(partition, waiters);
                 None
             }

@@ -3,12 +3,13 @@
 //! Each partition is read between two moments at which its outbox was empty and had the same position, so entries under way are no differences.
 //! Accounts that the ledger has never heard of are not found: stores cannot list theirs. Reservations are not compared.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate::Periods;
 use tidegate::spi::algorithm::quota::QuotaState;
-use tidegate::spi::{AccountKey, GateState, Outbox, PARTITIONS};
+use tidegate::spi::{AccountKey, GateState, Outbox, OutboxPosition, PARTITIONS};
+use tidegate::{Periods, StoreErrorKind};
 
 use super::error::ServiceError;
 use super::shared::Shared;
@@ -34,8 +35,8 @@ pub struct Difference {
     pub rule: String,
     /// The index of the period that both were compared in.
     pub period: u64,
-    /// What the store says.
-    pub gate: AccountUnits,
+    /// What the store says. `None` if it has a value that this version does not write.
+    pub gate: Option<AccountUnits>,
     /// What the ledger says.
     pub ledger: AccountUnits,
 }
@@ -65,6 +66,13 @@ pub struct ReconcileReport {
     pub repaired: u64,
     /// Accounts that could not be compared or repaired, because their partition was written to during every attempt. Repeat the call.
     pub busy: Vec<AccountKey>,
+}
+
+/// What the store has of an account.
+enum StoredState {
+    Readable(Option<QuotaState>),
+    /// A value that this version does not write.
+    Unreadable,
 }
 
 impl ReconcileReport {
@@ -130,7 +138,7 @@ impl<O: Outbox> Shared<O> {
             }
             report.accounts = states.len() as u64;
             let pairs = states.iter().zip(gate);
-            report.listed = pairs.filter_map(|(ledger, gate)| self.compare(gate, ledger)).collect();
+            report.listed = pairs.filter_map(|(ledger, gate)| self.compare(&gate, ledger)).collect();
             report.differences = report.listed.len() as u64;
             if apply && report.differences > 0 {
                 let keys: Vec<AccountKey> = report.listed.iter().map(|difference| difference.key.clone()).collect();
@@ -149,20 +157,35 @@ impl<O: Outbox> Shared<O> {
         &self,
         partition: u16,
         states: &[GateState],
-    ) -> Result<Option<(Vec<tidegate::spi::OutboxPosition>, Vec<Option<QuotaState>>)>, ServiceError> {
+    ) -> Result<Option<(Vec<OutboxPosition>, Vec<StoredState>)>, ServiceError> {
         let (mut positions, mut gate) = (Vec::new(), Vec::with_capacity(states.len()));
-        for states in states.chunks(self.options.batch) {
-            let keys: Vec<AccountKey> = states.iter().map(|state| state.key.clone()).collect();
-            let Some((position, states)) = self.store.read_states(partition, &keys).await? else { return Ok(None) };
-            positions.push(position);
-            gate.extend(states);
+        let keys: Vec<AccountKey> = states.iter().map(|state| state.key.clone()).collect();
+        let mut chunks: VecDeque<&[AccountKey]> = keys.chunks(self.options.batch).collect();
+        while let Some(keys) = chunks.pop_front() {
+            match self.store.read_states(partition, keys).await {
+                Ok(Some((position, states))) => {
+                    positions.push(position);
+                    gate.extend(states.into_iter().map(StoredState::Readable));
+                }
+                Ok(None) => return Ok(None),
+                Err(error) if error.kind() == StoreErrorKind::Unreadable => match keys {
+                    [_] => gate.push(StoredState::Unreadable),
+                    // It fails the read of all, and must not hide the others.
+                    keys => keys.chunks(1).rev().for_each(|key| chunks.push_front(key)),
+                },
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(Some((positions, gate)))
     }
 
     /// Compares an account in the later one of the two periods.
-    fn compare(&self, gate: Option<QuotaState>, ledger: &GateState) -> Option<Difference> {
+    fn compare(&self, gate: &StoredState, ledger: &GateState) -> Option<Difference> {
         let parts = ledger.key.parse();
+        let (gate, is_readable) = match gate {
+            StoredState::Readable(state) => (*state, true),
+            StoredState::Unreadable => (None, false),
+        };
         let gate_index = gate.map_or_else(
             || {
                 // A store forgets a state two periods later, when nothing of it counts any more.
@@ -176,8 +199,8 @@ impl<O: Outbox> Shared<O> {
             let state = state.rolled_to(period, ledger.hard_limit);
             AccountUnits { total: state.used + state.debt, debt: state.debt }
         };
-        let (gate, ledger_units) = (gate.map(units).unwrap_or_default(), units(ledger.state));
-        (gate != ledger_units).then(|| Difference {
+        let (gate, ledger_units) = (is_readable.then(|| gate.map(units).unwrap_or_default()), units(ledger.state));
+        (gate != Some(ledger_units)).then(|| Difference {
             key: ledger.key.clone(),
             rule: parts.map_or_else(|| ledger.key.stem.clone(), |parts| parts.0),
             period,

@@ -11,8 +11,8 @@
 -- Reply    1 if the states were replaced, 0 if the generation is another one, entries wait in the stream, or it has given another id
 if call('GET', KEYS[1]) ~= ARGV[1] or call('XLEN', KEYS[2]) > 0 or last_id(KEYS[2]) ~= ARGV[2] then return 0 end
 write_states(3, ARGV[3], ARGV[4], function(k, text, expiry)
-  local stored = call('GET', KEYS[k])
-  if not stored or #stored < 25 or string.sub(stored, 1, 2) ~= '\0\0' then return text, expiry end
+  local stored = redis.pcall('GET', KEYS[k]) -- a table for a value of another type, which is overwritten
+  if type(stored) ~= 'string' or #stored < 25 or string.sub(stored, 1, 2) ~= '\0\0' then return text, expiry end
   local lasts, _, _, count = struct.unpack('>I7I7I7I2', stored, 3)
   local past = 26 + 22 * count
   if count == 0 or #stored < past - 1 then return text, expiry end

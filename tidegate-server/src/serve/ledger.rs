@@ -20,9 +20,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::spi::{Journal, LedgerStage};
-use tidegate::{Clock, SystemClock, Timer};
+use tidegate::{Clock, Secret, SystemClock, Timer};
 use tidegate_ledger::{
-    JournalErrorKind, JournalFile, Ledger, LedgerError, LedgerService, LedgerUrl, ServiceOptions, ServiceStats,
+    JournalErrorKind, JournalFile, Ledger, LedgerError, LedgerErrorKind, LedgerLock, LedgerService, LedgerUrl,
+    ServiceOptions, ServiceStats,
 };
 use tidegate_rules::RuleFile;
 
@@ -44,9 +45,9 @@ const MAX_CLOCK_ERROR: Duration = Duration::from_hours(1);
 /// Time for the last entries to reach the ledger at the end. What does not is posted at the next start.
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Attempts to open a journal that another process uses, and the time between them: the one before may still be ending.
-const MAX_JOURNAL_ATTEMPTS: u32 = 30;
-const JOURNAL_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Attempts to get what another process uses, and the time between them: the one before may still be ending.
+const MAX_LOCK_ATTEMPTS: u32 = 30;
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The ledger that the flags name, before the store is opened.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub(crate) struct LedgerSetup {
     url: LedgerUrl,
     budget: Duration,
     journal: Option<Arc<JournalFile>>,
+    secret: Secret,
+    is_store_shared: bool,
 }
 
 /// The ledger of a server.
@@ -64,21 +67,23 @@ pub(crate) struct ServerLedger {
     has_journal: bool,
     preparation: Preparation,
     reconcile: ReconcileJob,
+    /// Keeps other instances with a memory store away.
+    _lock: Option<LedgerLock>,
 }
 
 impl LedgerSetup {
     /// Checks that the server has what its rules need, and opens the journal. `None` without a ledger.
     pub(crate) async fn new(arguments: &ServeArgs, store: &StoreUrl, file: &RuleFile) -> Result<Option<Self>, Failure> {
         let url = arguments.ledger.url()?;
-        let has_secret = arguments.secret.secret()?.is_some();
-        let means = LedgerMeans { url: url.as_ref(), is_store_shared: store.is_shared(), has_secret };
+        let (secret, is_store_shared) = (arguments.secret.secret()?, store.is_shared());
+        let means = LedgerMeans { url: url.as_ref(), is_store_shared, has_secret: secret.is_some() };
         means.check(file).map_err(Failure::usage)?;
-        let Some(url) = url else { return Ok(None) };
+        let (Some(url), Some(secret)) = (url, secret) else { return Ok(None) };
         // The memory store has its outbox there. On a shared store, only a rule that admits requests without it needs one.
         let needs_journal =
             !store.is_shared() || arguments.ledger.given_journal().is_some() || admits_without_store(file).is_some();
         let journal = if needs_journal { Some(open_journal(arguments.ledger.journal(&url)).await?) } else { None };
-        Ok(Some(Self { url, budget: arguments.ledger.budget(), journal }))
+        Ok(Some(Self { url, budget: arguments.ledger.budget(), journal, secret, is_store_shared }))
     }
 
     /// The journal, for the memory store.
@@ -87,16 +92,31 @@ impl LedgerSetup {
     }
 }
 
+/// Waits until the process before this one has ended.
+async fn lock_for_memory_store(ledger: &Ledger) -> Result<LedgerLock, LedgerError> {
+    let timer = tokio_timer();
+    let mut attempts = MAX_LOCK_ATTEMPTS;
+    loop {
+        attempts -= 1;
+        match ledger.memory_store_lock().await {
+            Err(error) if error.kind() == LedgerErrorKind::Busy && attempts > 0 => {
+                timer.sleep(LOCK_RETRY_INTERVAL).await;
+            }
+            result => return result,
+        }
+    }
+}
+
 /// Opens the journal, after the process before this one has ended.
 async fn open_journal(path: PathBuf) -> Result<Arc<JournalFile>, Failure> {
     let timer = tokio_timer();
-    let mut attempts = MAX_JOURNAL_ATTEMPTS;
+    let mut attempts = MAX_LOCK_ATTEMPTS;
     let journal = loop {
         attempts -= 1;
         match JournalFile::open(&path) {
             Ok(journal) => break journal,
             Err(error) if error.kind() == JournalErrorKind::Locked && attempts > 0 => {
-                timer.sleep(JOURNAL_RETRY_INTERVAL).await;
+                timer.sleep(LOCK_RETRY_INTERVAL).await;
             }
             Err(error) => {
                 let message =
@@ -115,7 +135,7 @@ async fn open_journal(path: PathBuf) -> Result<Arc<JournalFile>, Failure> {
 impl ServerLedger {
     /// Opens the ledger, checks it, and rebuilds what the store has lost.
     pub(crate) async fn open(setup: LedgerSetup, store: AnyStore) -> Result<Self, Failure> {
-        let LedgerSetup { url, budget, journal } = setup;
+        let LedgerSetup { url, budget, journal, secret, is_store_shared } = setup;
         let failed = |error: LedgerError| {
             let message = format!("--ledger {url}: {error}");
             if error.is_transient() { Failure::Server(message) } else { Failure::usage(message) }
@@ -123,6 +143,8 @@ impl ServerLedger {
         let ledger = Ledger::open(&url).await.map_err(failed)?;
         ledger.ping().await.map_err(failed)?;
         check_clock(&ledger).await.map_err(failed)??;
+        ledger.verify_secret(&secret).await.map_err(failed)?;
+        let lock = if is_store_shared { None } else { Some(lock_for_memory_store(&ledger).await.map_err(failed)?) };
         let has_journal = journal.is_some();
         let options = ServiceOptions::default().with_budget(budget);
         let options = match journal {
@@ -132,7 +154,7 @@ impl ServerLedger {
         let service = LedgerService::start(ledger.clone(), store, options).map_err(failed)?;
         let preparation = Preparation::start(service.clone());
         preparation.wait_before_listening().await;
-        Ok(Self { url, ledger, service, has_journal, preparation, reconcile: ReconcileJob::default() })
+        Ok(Self { url, ledger, service, has_journal, preparation, reconcile: ReconcileJob::default(), _lock: lock })
     }
 
     /// The second stage of decisions, which `metrics` measure.

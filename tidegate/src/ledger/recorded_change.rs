@@ -19,8 +19,10 @@ pub(crate) fn entry_for_change(
     let before = before.and_then(State::quota);
     let current = limit.normalize(before, now).0;
     let QuotaChange { period, amount, late_amount } = match change.quota() {
-        Some(after) if after.index >= current.index => quota::change_between(before, after, limit, now),
-        // A denial in debt writes the state of an earlier period again.
+        // A denial in debt writes the same state again, which may be of an earlier period, or have a debt that the limit cuts.
+        Some(after) if after.index >= current.index && before != Some(after) => {
+            quota::change_between(before, after, limit, now)
+        }
         _ => QuotaChange { period: current.index, amount: 0, late_amount: 0 },
     };
     let event = change.hold();

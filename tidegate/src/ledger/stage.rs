@@ -24,6 +24,12 @@ pub struct UnconfirmedEntry {
 
 /// The second stage of a decision under rules with a ledger. A [`Limiter`](crate::Limiter) calls it after the store.
 pub trait LedgerStage: Send + Sync {
+    /// Whether entries can be confirmed now. After an error, a plan that must be durable is not even sent to the store, in which it would be
+    /// taken and given back: a ledger that is down would fill the outbox.
+    fn ready(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Waits until these entries are durable in the ledger. One without an id stands for everything that the outbox of its partition contains at
     /// the time of the call; entries of another generation are lost. An error means that they may not be durable: the units are refunded, and
     /// the request is handled as after a failure of the store.

@@ -51,6 +51,11 @@ impl<S: Store> Limiter<S> {
         generations
     }
 
+    /// Whether the ledger can make anything durable now.
+    pub(super) fn ledger_ready(&self) -> Result<(), StoreError> {
+        self.ledger.as_ref().map_or(Ok(()), |ledger| self.observe_error(ledger.ready()))
+    }
+
     /// Waits until what the store granted is durable. On failure it is given back, and so it is if the caller goes away.
     pub(super) async fn confirm(
         &self,

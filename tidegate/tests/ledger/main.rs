@@ -44,6 +44,7 @@ impl Journal for RecordingJournal {
 /// A ledger that confirms, refuses, or never answers.
 #[derive(Default)]
 struct TestStage {
+    is_down: AtomicBool,
     refuses: AtomicBool,
     hangs: AtomicBool,
     confirmed: Mutex<Vec<UnconfirmedEntry>>,
@@ -52,6 +53,13 @@ struct TestStage {
 }
 
 impl LedgerStage for TestStage {
+    fn ready(&self) -> Result<(), StoreError> {
+        if self.is_down.load(Ordering::Relaxed) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "the ledger is down"));
+        }
+        Ok(())
+    }
+
     fn confirm(&self, entries: Vec<UnconfirmedEntry>) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             if self.hangs.load(Ordering::Relaxed) {
@@ -243,6 +251,18 @@ fn a_sync_request_that_the_ledger_does_not_confirm_is_refunded() {
     assert_eq!(setup.remaining(), Some(10));
 }
 
+/// A refused request that was taken and given back would leave two entries, and a ledger that is down for long a full outbox.
+#[test]
+fn a_sync_request_is_not_sent_to_the_store_while_the_ledger_is_down() {
+    let setup = setup(units(LedgerMode::Sync));
+    setup.stage.is_down.store(true, Ordering::Relaxed);
+    let error = wait(setup.limiter.check(&request(4))).unwrap_err();
+    assert!(!error.is_possibly_applied());
+    assert_eq!((setup.entries().len(), setup.remaining()), (0, Some(10)));
+    setup.stage.is_down.store(false, Ordering::Relaxed);
+    assert!(wait(setup.limiter.check(&request(4))).unwrap().is_allowed());
+}
+
 #[test]
 fn a_caller_that_goes_away_before_the_ledger_answers_consumes_nothing() {
     let setup = setup(units(LedgerMode::Sync));
@@ -349,4 +369,18 @@ fn a_rebuilt_reservation_holds_its_units_until_it_runs_out() {
     assert_eq!(after.remaining(), Some(3), "four are held beside three that are used");
     after.clock.set(NOON.plus(Duration::from_secs(61)));
     assert_eq!(after.remaining(), Some(7));
+}
+
+/// A debt that the limit cuts, after its amount was lowered.
+#[test]
+fn a_denial_is_not_recorded_however_large_the_debt_is() {
+    let setup = setup(units(LedgerMode::Async));
+    wait(setup.limiter.charge(&request(5_000_000))).unwrap();
+    let charged = setup.entries().len();
+    let rule = Rule::new("units", daily(1, 0)).with_per(["tenant"]).with_ledger(LedgerMode::Async);
+    let lowered = Limiter::new(RuleSet::new([rule]).unwrap(), Arc::clone(&setup.store));
+    for _ in 0..3 {
+        assert!(!wait(lowered.check(&request(1))).unwrap().is_allowed());
+    }
+    assert_eq!(setup.entries().len(), charged, "{:?}", setup.amounts());
 }

@@ -1,11 +1,15 @@
 //! Confirmation: nobody is told that an entry is durable which is not.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tidegate::StoreErrorKind;
 use tidegate::spi::LedgerStage;
 
+use super::super::flusher::Flusher;
+use super::super::shared::Shared;
 use super::fixture::{Fixture, account, all_of, until};
 
 #[tokio::test]
@@ -118,6 +122,7 @@ async fn an_unavailable_ledger_fails_callers_and_later_has_every_entry_once() {
     let error = service.confirm(vec![all_of(partition, 7)]).await.unwrap_err();
     assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Unavailable, true));
     assert!(service.stats().ledger_error.is_some());
+    assert!(service.ready().is_err_and(|error| !error.is_possibly_applied()));
     fixture.store.consume("acme", 2).await;
     let at_once = service.confirm(vec![all_of(partition, 7)]).now_or_never();
     assert!(at_once.is_some_and(|result| result.is_err()), "it does not wait while the ledger is unavailable");
@@ -127,6 +132,7 @@ async fn an_unavailable_ledger_fails_callers_and_later_has_every_entry_once() {
     until(|| async { service.confirm(vec![all_of(partition, 7)]).await.is_ok() }).await;
     assert_eq!(fixture.ledger_used("acme").await, 3);
     until(|| fixture.store.is_outbox_empty(partition)).await;
+    until(|| async { service.ready().is_ok() }).await;
 }
 
 #[tokio::test]
@@ -222,4 +228,36 @@ async fn a_shutdown_flushes_everything_and_fails_later_callers() {
     assert!(fixture.store.is_outbox_empty(partition).await);
     assert_eq!(fixture.journal.waiting(), 0);
     assert_eq!(service.confirm(vec![all_of(partition, 7)]).await.unwrap_err().kind(), StoreErrorKind::Unavailable);
+}
+
+/// Two entries of a round, so that a round reaches two partitions.
+#[tokio::test]
+async fn who_waits_is_served_before_others_and_these_in_turn() {
+    let fixture = Fixture::new().await;
+    let options = fixture.options().with_batch(1);
+    let shared = Arc::new(Shared::new(fixture.ledger.clone(), fixture.store.clone(), options));
+    let mut flusher = Flusher::new(shared.clone());
+    let mut partitions = BTreeSet::new();
+    let mut tenants = (0..).map(|number| format!("tenant-{number}"));
+    while partitions.len() < 12
+        && let Some(tenant) = tenants.next()
+    {
+        if partitions.insert(account(&tenant).await.partition) {
+            fixture.store.consume(&tenant, 1).await;
+        }
+    }
+    let partitions: Vec<u16> = partitions.into_iter().collect();
+    shared.queue.want(partitions.clone());
+    let last = partitions[11];
+    let mut waiting = shared.queue.join_partitions([last]);
+    flusher.run_round().await;
+    waiting[0].try_recv().unwrap().unwrap();
+    // Somebody writes to the first one all the time; the others have their turn none the less.
+    for _ in 0..5 {
+        shared.queue.want([partitions[0]]);
+        flusher.run_round().await;
+    }
+    for partition in &partitions[1..11] {
+        assert_eq!(fixture.ledger.last_entry(*partition, 7).await.unwrap().map(|id| id.partition), Some(*partition));
+    }
 }

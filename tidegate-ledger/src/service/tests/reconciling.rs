@@ -20,7 +20,7 @@ async fn differences_are_listed_and_repaired_only_when_that_is_asked_for() {
     assert_eq!((report.accounts, report.differences, report.repaired), (2, 1, 0));
     let [difference] = &report.listed[..] else { panic!("there is one difference") };
     assert_eq!((&difference.key, difference.rule.as_str()), (&acme, "units"));
-    assert_eq!(difference.gate, AccountUnits { total: 0, debt: 0 });
+    assert_eq!(difference.gate, Some(AccountUnits { total: 0, debt: 0 }));
     assert_eq!(difference.ledger, AccountUnits { total: 30, debt: 0 });
     assert_eq!(fixture.store.used("acme").await, 0);
     let report = service.reconcile(true).await.unwrap();

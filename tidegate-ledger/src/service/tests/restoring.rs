@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tidegate::StoreErrorKind;
-use tidegate::spi::{LedgerStage, Outbox};
+use tidegate::spi::{AccountKey, LedgerStage, Outbox};
 
-use super::fixture::{Fixture, account, all_of, corrupt, until};
+use super::super::LedgerService;
+use super::fixture::{Fixture, TestStore, account, all_of, corrupt, until};
 
 #[tokio::test]
 async fn a_store_without_data_is_rebuilt_from_the_ledger_before_the_first_request() {
@@ -66,14 +67,20 @@ async fn entries_that_are_posted_after_a_rebuild_are_added_to_the_rebuilt_state(
     assert_eq!(fixture.ledger_used("acme").await, 3);
 }
 
-#[tokio::test]
-async fn a_repair_sets_the_store_to_the_ledger() {
+/// Acme has used 30 units by the ledger, and none by the store.
+async fn start_with_difference() -> (Fixture, LedgerService<TestStore>, AccountKey) {
     let fixture = Fixture::new().await;
     let (service, acme) = (fixture.start(), account("acme").await);
     fixture.store.consume("acme", 30).await;
     service.flush_all().await.unwrap();
     until(|| fixture.store.is_outbox_empty(acme.partition)).await;
     corrupt(&fixture.store, &acme).await;
+    (fixture, service, acme)
+}
+
+#[tokio::test]
+async fn a_repair_sets_the_store_to_the_ledger() {
+    let (fixture, service, acme) = start_with_difference().await;
     assert_eq!(fixture.store.used("acme").await, 0);
     // What is under way is posted first, and not lost.
     fixture.store.consume("acme", 2).await;
@@ -98,12 +105,7 @@ async fn a_repair_of_a_partition_that_is_written_to_all_the_time_reports_its_acc
 
 #[tokio::test]
 async fn a_repair_that_fails_or_is_busy_is_repeated() {
-    let fixture = Fixture::new().await;
-    let (service, acme) = (fixture.start(), account("acme").await);
-    fixture.store.consume("acme", 30).await;
-    service.flush_all().await.unwrap();
-    until(|| fixture.store.is_outbox_empty(acme.partition)).await;
-    corrupt(&fixture.store, &acme).await;
+    let (fixture, service, acme) = start_with_difference().await;
     fixture.store.set_failing(true);
     assert!(service.repair(std::slice::from_ref(&acme)).await.is_err());
     fixture.store.set_failing(false);
@@ -111,7 +113,7 @@ async fn a_repair_that_fails_or_is_busy_is_repeated() {
     fixture.store.set_busy(true);
     assert_eq!(service.repair(std::slice::from_ref(&acme)).await.unwrap().busy, [acme]);
     fixture.store.set_busy(false);
-    until(|| async { service.stats().repairs_waiting == 0 && service.stats().repairs == 2 }).await;
+    until(|| async { service.stats().repairs_waiting == 0 && service.stats().repairs >= 2 }).await;
 }
 
 #[tokio::test]

@@ -13,11 +13,11 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tidegate::spi::{Plan, Store};
+use tidegate::spi::{Check, Plan, Store};
 use tidegate::{Decision, Limiter, OnFailure, OutstandingReservations, Request, StoreError};
 use tidegate_rules::{RuleFile, SubjectStatus};
 
-use super::usage::{UsageError, reset_accounts, split_ledger_checks};
+use super::usage::{AccountResets, UsageError, reset_accounts, split_ledger_checks};
 use crate::check_response::CheckResponse;
 use crate::serve::api::{BadRequest, SubjectCall, rejected};
 use crate::serve::engine::Engine;
@@ -62,18 +62,22 @@ pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): Jso
     if subject.plans.is_empty() {
         return Ok(nothing_to_reset(&subject));
     }
-    let (rules, subjects) = (subject.rules(), subject.digits(&engine));
     let (accounts, others) = split_ledger_checks(&subject.plans);
-    let (rule_list, subject_list) = (rules.join(" "), subjects.join(" "));
     let author = call.author.as_deref().unwrap_or_default();
-    let mut repaired = None;
+    let mut resets = None;
     if let Some(ledger) = engine.ledger().filter(|_| !accounts.is_empty()) {
         let (Some(author), Some(reason)) = (call.author.as_deref(), call.reason.as_deref()) else {
             let message = "a quota with a ledger is reset by an entry of the ledger: send `author` and `reason`, or name another `rule`";
             return Err(BadRequest::new(message).into());
         };
-        repaired = Some(reset_accounts(ledger, &accounts, author, reason).await?);
+        let done = reset_accounts(ledger.service(), &accounts, author, reason).await?;
+        if done.is_empty() && others.is_empty() {
+            return Ok(nothing_used(&subject));
+        }
+        resets = Some(done);
     }
+    let (rules, subjects) = (subject.rules_reset(resets.as_ref()), subject.digits(&engine));
+    let (rule_list, subject_list) = (rules.join(" "), subjects.join(" "));
     match limiter.store().forget(&others).await {
         Ok(()) => {
             tracing::info!(
@@ -81,8 +85,8 @@ pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): Jso
             );
             let SubjectPlans { incomplete, shared, .. } = subject;
             let mut answer = json!({ "reset": rules, "incomplete": incomplete, "shared": shared });
-            if let Some(repaired) = repaired {
-                answer["repaired"] = repaired.into();
+            if let Some(resets) = resets {
+                answer["repaired"] = resets.repaired.into();
             }
             Ok(Json(answer).into_response())
         }
@@ -143,9 +147,12 @@ impl<'l> SubjectPlans<'l> {
         Ok(json!({ "next": CheckResponse::new(&next), "buckets": buckets, "incomplete": incomplete, "shared": shared }))
     }
 
-    /// The ids of the rules that know the subject.
-    fn rules(&self) -> Vec<String> {
-        let ids = self.plans.iter().flat_map(Plan::checks).map(|check| check.gate().rule().to_owned());
+    /// The ids of the rules that know the subject, except those of which it has only quotas that it has not used.
+    fn rules_reset(&self, resets: Option<&AccountResets>) -> Vec<String> {
+        let is_reset =
+            |check: &&Check<'_>| check.gate().ledger().is_none() || resets.is_none_or(|resets| resets.contains(check));
+        let checks = self.plans.iter().flat_map(Plan::checks).filter(is_reset);
+        let ids = checks.map(|check| check.gate().rule().to_owned());
         ids.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
@@ -183,6 +190,17 @@ fn buckets_json(decision: &Decision, reserved: &[OutstandingReservations], match
 fn nothing_to_reset(subject: &SubjectPlans<'_>) -> Response {
     let message = "No rule counts by this subject alone. `incomplete` names what other rules need; limits that all senders share are \
                    not reset.";
+    unprocessable(subject, message)
+}
+
+fn nothing_used(subject: &SubjectPlans<'_>) -> Response {
+    unprocessable(
+        subject,
+        "The subject has used nothing: the ledger has no account of it under these rules. Check the tenant.",
+    )
+}
+
+fn unprocessable(subject: &SubjectPlans<'_>, message: &str) -> Response {
     let SubjectPlans { incomplete, shared, .. } = subject;
     let body = json!({ "error": "nothing_to_reset", "message": message, "incomplete": incomplete, "shared": shared });
     (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response()

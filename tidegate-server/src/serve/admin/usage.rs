@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::json;
 use tidegate_ledger::{LedgerError, LedgerErrorKind};
 
-pub(super) use self::accounts::{reset_accounts, split_ledger_checks};
+pub(super) use self::accounts::{AccountResets, reset_accounts, split_ledger_checks};
 use crate::retry_after::RETRY_AFTER_ONE_SECOND;
 use crate::serve::api::BadRequest;
 use crate::serve::engine::Engine;

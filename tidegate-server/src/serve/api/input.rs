@@ -178,7 +178,7 @@ impl<'de> Deserialize<'de> for WholeNumber {
 
 impl CheckCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        Self::from_body(parse(body)?)
+        Self::from_body(parse_call(body)?)
     }
 
     /// A call that takes a slot or waits for its turn, so it cannot be a peek.
@@ -239,7 +239,7 @@ impl CheckCall {
 
 impl AcquireCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        let mut call: CheckBody = parse(body)?;
+        let mut call: CheckBody = parse_call(body)?;
         let max_wait = call.max_wait_ms.take().map(Duration::from_millis);
         Ok(Self { check: CheckCall::from_body(call)?.without_peek()?, max_wait })
     }
@@ -247,7 +247,7 @@ impl AcquireCall {
 
 impl ReserveCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        let mut call: CheckBody = parse(body)?;
+        let mut call: CheckBody = parse_call(body)?;
         let Some(idempotency_key) = call.idempotency_key.take() else {
             let message =
                 "idempotency_key is missing: send one that is new for each piece of work, and the same in each repeat";
@@ -267,7 +267,7 @@ impl ReserveCall {
 
 impl CommitCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        let CommitBody { id, cost, costs } = parse(body)?;
+        let CommitBody { id, cost, costs } = parse_call(body)?;
         let actual = match (cost, costs) {
             (Some(cost), None) => ActualCost::Same(cost),
             (None, Some(costs)) => ActualCost::Each(costs.0.into_iter().map(|(rule, cost)| (rule, cost.0)).collect()),
@@ -279,12 +279,12 @@ impl CommitCall {
 
 /// The id in a call of `/v1/quotas/release`.
 pub(crate) fn reservation_id(body: &[u8]) -> Result<String, BadRequest> {
-    parse(body).map(|body: ReleaseBody| body.id)
+    parse_call(body).map(|body: ReleaseBody| body.id)
 }
 
 impl BatchCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        let calls: BatchBody = parse(body)?;
+        let calls: BatchBody = parse_call(body)?;
         let checks: Result<Vec<_>, _> = calls.checks.0.into_iter().map(CheckCall::from_body).collect();
         let checks = checks?;
         if calls.atomic && checks.iter().any(|call| call.peek) {
@@ -344,23 +344,33 @@ impl SubjectCall {
 
 /// The receipt in a call of `/v1/refund`.
 pub(crate) fn receipt(body: &[u8]) -> Result<String, BadRequest> {
-    parse(body).map(|body: RefundBody| body.receipt)
+    parse_call(body).map(|body: RefundBody| body.receipt)
 }
 
-/// Parses a body. The error quotes no value.
+/// Parses the body of a call at the admin address. The error quotes no value.
 pub(crate) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadRequest> {
+    parse_described(body, "docs/admin.md")
+}
+
+/// Parses the body of a call of the check API. The error quotes no value.
+fn parse_call<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadRequest> {
+    parse_described(body, "/openapi.json")
+}
+
+/// Parses a body. The error quotes no value, and says where the calls are described.
+fn parse_described<'b, T: Deserialize<'b>>(body: &'b [u8], description: &str) -> Result<T, BadRequest> {
     serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         // serde's message may quote a value, so only the kind of error is reported.
         let problem = match error.classify() {
-            serde_json::error::Category::Syntax => "this is not JSON",
-            serde_json::error::Category::Eof => "the JSON ends too early",
+            serde_json::error::Category::Syntax => "this is not JSON".to_owned(),
+            serde_json::error::Category::Eof => "the JSON ends too early".to_owned(),
             serde_json::error::Category::Data | serde_json::error::Category::Io => {
                 let text = error.to_string();
                 if text.starts_with(TOO_MANY) {
                     return BadRequest(format!("too many entries: {text}"));
                 }
-                "a field is unknown or has the wrong type; see /openapi.json"
+                format!("a field is unknown or has the wrong type; see {description}")
             }
         };
         BadRequest(format!("line {line}, column {column}: {problem}"))

@@ -21,6 +21,10 @@ impl<S> TimedStage<S> {
 }
 
 impl<S: LedgerStage> LedgerStage for TimedStage<S> {
+    fn ready(&self) -> Result<(), StoreError> {
+        self.stage.ready()
+    }
+
     fn confirm(&self, entries: Vec<UnconfirmedEntry>) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             let begun = self.clock.now();

@@ -1,12 +1,11 @@
 //! The accounts of a subject in the ledger, and resetting them.
 
-use tidegate::spi::{AccountKey, Check, Key, Plan};
+use tidegate::spi::{AccountKey, Check, Key, Outbox, Plan};
 use tidegate::{Clock, Limit, Periods, SystemClock};
-use tidegate_ledger::{Reset, ServiceError};
+use tidegate_ledger::{LedgerService, Posted, Reset, ServiceError};
 
 use super::UsageError;
 use crate::serve::api::BadRequest;
-use crate::serve::ledger::ServerLedger;
 
 /// The quota of a subject.
 #[derive(Clone, Debug)]
@@ -15,11 +14,33 @@ pub(in crate::serve::admin) struct Account {
     pub(super) limit_name: String,
     pub(super) periods: Periods,
     pub(super) hard_limit: u64,
+    /// The name of the tenant, if the rule keeps it.
+    pub(super) name: Option<String>,
+}
+
+/// What was reset.
+#[derive(Debug)]
+pub(in crate::serve::admin) struct AccountResets {
+    /// The accounts that had something to reset.
+    keys: Vec<AccountKey>,
+    /// Whether the store has it already.
+    pub(in crate::serve::admin) repaired: bool,
+}
+
+impl AccountResets {
+    pub(in crate::serve::admin) const fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Whether this check counts in an account that had something to reset.
+    pub(in crate::serve::admin) fn contains(&self, check: &Check<'_>) -> bool {
+        self.keys.contains(&AccountKey::from_key(check.key()))
+    }
 }
 
 impl Account {
     /// The account of a check. `None` if it has no ledger.
-    fn of_check(check: &Check<'_>) -> Option<Self> {
+    fn of_check(check: &Check<'_>, name: Option<&str>) -> Option<Self> {
         check.gate().ledger()?;
         let Limit::Quota(quota) = check.gate().limit() else { return None };
         Some(Self {
@@ -27,15 +48,18 @@ impl Account {
             limit_name: check.gate().limit_name().to_owned(),
             periods: quota.periods(),
             hard_limit: quota.hard_limit(),
+            name: name.map(str::to_owned),
         })
     }
 }
 
 /// The accounts among the limits of these plans, and the keys of all other limits.
-pub(in crate::serve::admin) fn split_ledger_checks<'r>(plans: &[Plan<'r>]) -> (Vec<Account>, Vec<Key<'r>>) {
+pub(in crate::serve::admin) fn split_ledger_checks<'p, 'r>(plans: &'p [Plan<'r>]) -> (Vec<Account>, Vec<Key<'r>>) {
     let (mut accounts, mut others): (Vec<Account>, Vec<Key<'r>>) = (Vec::new(), Vec::new());
-    for check in plans.iter().flat_map(Plan::checks) {
-        match Account::of_check(check) {
+    let named =
+        |plan: &'p Plan<'r>| plan.checks().iter().enumerate().map(|(index, check)| (check, plan.account_name(index)));
+    for (check, name) in plans.iter().flat_map(named) {
+        match Account::of_check(check, name) {
             Some(account) if accounts.iter().any(|known| known.key == account.key) => {}
             Some(account) => accounts.push(account),
             None => others.push(*check.key()),
@@ -63,31 +87,47 @@ pub(super) fn choose(mut accounts: Vec<Account>, limit_name: Option<&str>) -> Re
     }
 }
 
-/// Resets accounts in the ledger, then in the store. Returns whether the store has it already.
-pub(in crate::serve::admin) async fn reset_accounts(
-    ledger: &ServerLedger,
+/// Resets accounts in the ledger, then in the store. An account without entries has nothing to reset, and is left out. After a failure in
+/// the middle, the store has what was reset before it.
+pub(in crate::serve::admin) async fn reset_accounts<O: Outbox + 'static>(
+    service: &LedgerService<O>,
     accounts: &[Account],
     author: &str,
     reason: &str,
-) -> Result<bool, UsageError> {
+) -> Result<AccountResets, UsageError> {
     let now = SystemClock::new().now();
     let keys: Vec<AccountKey> = accounts.iter().map(|account| account.key.clone()).collect();
-    flush(ledger, &keys).await?;
+    flush(service, &keys).await?;
+    let (mut reset_keys, mut failure) = (Vec::new(), None);
     for account in accounts {
         let period = account.periods.bounds_at(now).index;
-        ledger.ledger().reset(&Reset::new(account.key.clone(), author, reason, now).with_period(period)).await?;
+        let reset = Reset::new(account.key.clone(), author, reason, now).with_period(period);
+        match service.ledger().reset(&reset).await {
+            Ok(posted) if posted == Posted::default() => continue,
+            Ok(_) => {}
+            Err(error) => failure = Some(error),
+        }
+        // That of a failure too: only its answer may be lost.
+        reset_keys.push(account.key.clone());
+        if failure.is_some() {
+            break;
+        }
     }
-    Ok(repair(ledger, &keys).await)
+    let repaired = repair(service, &reset_keys).await;
+    failure.map_or(Ok(AccountResets { keys: reset_keys, repaired }), |error| Err(error.into()))
 }
 
 /// Posts what the outboxes of these accounts contain: it counts before what an administrator posts now.
-pub(super) async fn flush(ledger: &ServerLedger, keys: &[AccountKey]) -> Result<(), UsageError> {
-    ledger.service().repair(keys).await.map(drop).map_err(service_error)
+pub(super) async fn flush<O: Outbox + 'static>(
+    service: &LedgerService<O>,
+    keys: &[AccountKey],
+) -> Result<(), UsageError> {
+    service.repair(keys).await.map(drop).map_err(service_error)
 }
 
 /// Sets these quotas in the store to what the ledger has. Returns whether this is done.
-pub(super) async fn repair(ledger: &ServerLedger, keys: &[AccountKey]) -> bool {
-    match ledger.service().repair(keys).await {
+pub(super) async fn repair<O: Outbox + 'static>(service: &LedgerService<O>, keys: &[AccountKey]) -> bool {
+    match service.repair(keys).await {
         Ok(report) => report.busy.is_empty(),
         Err(error) => {
             tracing::warn!(target: "tidegate::ledger", "quotas were changed in the ledger and not yet in the store: {error}");
@@ -105,5 +145,67 @@ pub(super) fn service_error(error: ServiceError) -> UsageError {
             let body = serde_json::json!({ "error": "unavailable", "message": error.to_string() });
             UsageError::from((http::StatusCode::SERVICE_UNAVAILABLE, axum::Json(body)).into_response())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate::spi::{EntryId, EntryKind, OutboxEntry, Subject};
+    use tidegate::{MemoryStore, Period, Timestamp};
+    use tidegate_ledger::{JournalFile, Ledger, ServiceOptions};
+
+    use super::*;
+
+    /// A monthly quota of a subject.
+    fn account(subject: u128) -> Account {
+        let key = AccountKey { partition: 31, stem: "exports:u1mo".into(), subject: Subject::from_hash(subject) };
+        let periods = Periods::utc(Period::Month);
+        Account { key, limit_name: String::new(), periods, hard_limit: 10, name: None }
+    }
+
+    /// What an account has consumed now.
+    fn consumed(account: &Account) -> OutboxEntry {
+        let at = SystemClock::new().now();
+        let sequence = account.key.subject.hash() as u64;
+        OutboxEntry {
+            id: EntryId { generation: 77, partition: account.key.partition, millis: 1, sequence },
+            kind: EntryKind::Consume,
+            at,
+            stem: account.key.stem.clone(),
+            subject: account.key.subject,
+            period: account.periods.bounds_at(at).index,
+            amount: 5,
+            late_amount: 0,
+            held: 0,
+            owner: 0,
+            expires_at: Timestamp::default(),
+            hard_limit: 10,
+        }
+    }
+
+    #[tokio::test]
+    async fn after_a_reset_that_fails_in_the_middle_store_and_ledger_agree() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("ledger.db").display());
+        let ledger = Ledger::open(&url.parse().unwrap()).await.unwrap();
+        let journal = Arc::new(JournalFile::open(folder.path().join("journal")).unwrap());
+        let options = ServiceOptions::default().with_journal(Arc::clone(&journal));
+        let store = MemoryStore::new().with_journal(journal);
+        let service = LedgerService::start(ledger.clone(), store, options).unwrap();
+        // The ledger refuses to reset a month that is counted in hours: it has not begun.
+        let refused = Account { periods: Periods::utc(Period::Hour), ..account(3) };
+        let accounts = [account(1), account(2), refused, account(4)];
+        let entries: Vec<OutboxEntry> = [1, 3, 4].map(|subject| consumed(&account(subject))).to_vec();
+        ledger.post(&entries).await.unwrap();
+        service.prepare().await.unwrap();
+
+        let failed = reset_accounts(&service, &accounts, "eve", "a new trial").await;
+        assert!(matches!(failed, Err(UsageError::Ledger(_))));
+        let states = ledger.gate_states_of(&accounts.map(|account| account.key)).await.unwrap();
+        assert_eq!(states.iter().map(|state| state.state.used).collect::<Vec<_>>(), [0, 0, 5, 5]);
+        let report = service.reconcile(false).await.unwrap();
+        assert_eq!((report.accounts, report.differences), (3, 0));
     }
 }

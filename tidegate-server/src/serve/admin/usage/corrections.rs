@@ -7,11 +7,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate::{Clock, SystemClock};
+use tidegate::spi::LedgerStage;
+use tidegate::{Clock, SystemClock, Timestamp};
 use tidegate_ledger::{Correction, PeriodPoint, UsageQuery};
 
 use super::accounts::{Account, choose, flush, repair, split_ledger_checks};
-use super::period_text::period_index;
+use super::period_text::{period_form, period_index};
 use super::rows::row_json;
 use super::{UsageError, ledger_of};
 use crate::serve::admin::subjects::SubjectPlans;
@@ -54,23 +55,40 @@ pub(super) async fn correct(
         choose(split_ledger_checks(&subject.plans).0, limit_name.as_deref())?
     };
     let now = SystemClock::new().now();
-    let index = match &period {
-        None => account.periods.bounds_at(now).index,
-        Some(text) => period_index(account.periods.period(), text)
-            .ok_or_else(|| BadRequest::new("period: this must be a date such as 2026-03 or 2026-03-29"))?,
-    };
+    let index = period_of(&account, period.as_deref(), now)?;
     let correction = Correction::new(account.key.clone(), amount, &author, &reason, now);
     let mut correction = correction.with_period(index).with_hard_limit(account.hard_limit);
     correction.idempotency_key = idempotency_key;
     // Otherwise a correction of what was consumed a moment ago might be refused as below zero.
-    flush(ledger, std::slice::from_ref(&account.key)).await?;
-    ledger.ledger().correct(&correction).await?;
-    let repaired = repair(ledger, std::slice::from_ref(&account.key)).await;
+    flush(ledger.service(), std::slice::from_ref(&account.key)).await?;
+    let repeated = ledger.ledger().correct(&correction).await?.repeated > 0;
+    let repaired = repair(ledger.service(), std::slice::from_ref(&account.key)).await;
+    record_name(ledger, &account).await;
     let digits = engine.refusals().digits(account.key.subject);
     tracing::info!(
-        target: "tidegate::audit", rule, subject = digits, amount, author, "quota corrected by an administrator"
+        target: "tidegate::audit", rule, subject = digits, amount, author, repeated, "quota corrected by an administrator"
     );
-    Ok(Json(json!({ "repaired": repaired, "usage": usage_of(ledger, &account, index).await? })).into_response())
+    let usage = usage_of(ledger, &account, index).await?;
+    Ok(Json(json!({ "repaired": repaired, "repeated": repeated, "usage": usage })).into_response())
+}
+
+/// The index of the period that is written, or of the one that runs now.
+fn period_of(account: &Account, text: Option<&str>, now: Timestamp) -> Result<u64, BadRequest> {
+    let (period, current) = (account.periods.period(), account.periods.bounds_at(now).index);
+    let wrong = || {
+        let (length, form) = (period.as_str(), period_form(period, current));
+        BadRequest::new(format!("period: the quota counts by {length}: {form}"))
+    };
+    text.map_or(Ok(current), |text| period_index(period, text).ok_or_else(wrong))
+}
+
+/// Notes the name of the tenant, if the rule keeps it. An account may have no request that would do so.
+async fn record_name(ledger: &ServerLedger, account: &Account) {
+    let Some(name) = &account.name else { return };
+    if ledger.ledger().set_names(&[(account.key.clone(), name.clone())]).await.is_err() {
+        // The correction stands, and the service sends the name as soon as it can.
+        ledger.service().name_account(account.key.clone(), name);
+    }
 }
 
 /// What an account has consumed in a period.

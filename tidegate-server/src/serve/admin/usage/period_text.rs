@@ -5,23 +5,27 @@
 use jiff::civil::{Date, DateTime, date};
 use jiff::tz::TimeZone;
 use tidegate::{Period, Periods, Timestamp};
+pub(crate) use tidegate_ledger::period_text;
 
-/// The date of the period with this index: of an hour, a day or the first day of a week, a month, or a year.
-pub(crate) fn period_text(period: Period, index: u64) -> String {
-    let periods = Periods::utc(period);
-    let mut text = periods.local_time(Timestamp::from_micros(periods.start_of(index)));
-    text.truncate(match period {
-        Period::Year => 4,
-        Period::Month => 7,
-        Period::Hour => 13,
-        _ => 10,
-    });
-    text
+/// The index of the period with this [text](period_text). `None` if it is that of no period of this length: the day 2026-03-01 and the
+/// month 2026-03 begin at the same time, and who writes the one does not mean the other.
+pub(crate) fn period_index(period: Period, text: &str) -> Option<u64> {
+    let index = Periods::utc(period).bounds_at(parse_time(text)?).index;
+    (period_text(period, index) == text).then_some(index)
 }
 
-/// The index of the period that contains the beginning of this date. `None` if it is no date.
-pub(crate) fn period_index(period: Period, text: &str) -> Option<u64> {
-    parse_time(text).map(|at| Periods::utc(period).bounds_at(at).index)
+/// How a period of this length is written, for example the one with this index.
+pub(crate) fn period_form(period: Period, index: u64) -> String {
+    let name = match period {
+        Period::Week => "the Monday of a week",
+        period => period.as_str(),
+    };
+    let article = match period {
+        Period::Week => "",
+        Period::Hour => "an ",
+        _ => "a ",
+    };
+    format!("write {article}{name} such as {}", period_text(period, index))
 }
 
 /// The first instant of a date, or an instant in the format of RFC 3339. `None` if it is neither, or before 1970.
@@ -88,7 +92,26 @@ mod tests {
             assert_eq!(period_text(period, index), text);
             assert_eq!(period_index(period, text), Some(index), "{text}");
         }
-        assert_eq!(period_index(Period::Month, "2026-03-31"), period_index(Period::Month, "2026-03"));
+    }
+
+    #[test]
+    fn a_period_is_written_with_the_precision_of_its_length() {
+        for (period, texts) in [
+            (Period::Hour, ["2026-03-29", "2026-03-29T05:00:00Z", "2026"]),
+            (Period::Day, ["2026-03", "2026", "2026-03-29T00"]),
+            // A Tuesday: a week that begins on Wednesday has it in another week than one that begins on Monday.
+            (Period::Week, ["2026-03-24", "2026-03", "2026"]),
+            (Period::Month, ["2026-03-01", "2026", "2026-03-31"]),
+            (Period::Year, ["2026-01", "2026-01-01", "26"]),
+        ] {
+            for text in texts {
+                assert_eq!(period_index(period, text), None, "{text}");
+            }
+        }
+        let form = |period: Period, text: &str| period_form(period, period_index(period, text).unwrap());
+        assert_eq!(form(Period::Day, "2026-03-29"), "write a day such as 2026-03-29");
+        assert_eq!(form(Period::Hour, "2026-03-29T05"), "write an hour such as 2026-03-29T05");
+        assert_eq!(form(Period::Week, "2026-03-23"), "write the Monday of a week such as 2026-03-23");
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn difference_json(difference: &Difference) -> Value {
         "subject": difference.key.subject.to_string(),
         "period_length": parts.as_ref().map(|(_, period, _)| period.as_str()),
         "period": parts.as_ref().map(|(_, period, _)| period_text(*period, difference.period)),
-        "store": units(difference.gate),
+        "store": difference.gate.map(units),
         "ledger": units(difference.ledger),
     })
 }

@@ -1,0 +1,233 @@
+//! What an administrator posts to the ledger, and how entries and names are shown.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{CHANGE, Fixture, READ};
+
+/// The largest amount of a quota.
+const MAX_AMOUNT: i64 = (1 << 52) - 1;
+
+impl Fixture {
+    /// The answer to a correction of `tenant` under `rule`, with these fields.
+    fn correct(&self, tenant: &str, rule: &str, fields: &Value) -> (u16, Value) {
+        let mut body = json!({ "tenant": tenant, "rule": rule, "amount": 1, "reason": "ticket 7", "author": "eve" });
+        for (name, value) in fields.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        self.post("/v1/usage/corrections", &body)
+    }
+
+    /// The exported entries of a rule.
+    fn entries(&self, rule: &str) -> Vec<Value> {
+        let (status, text) = self.call_text("GET", &format!("/v1/usage/entries?rule={rule}"), READ, "");
+        assert_eq!(status, 200, "{text}");
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+#[test]
+fn a_reset_skips_rules_that_the_tenant_has_not_used() {
+    let fixture = Fixture::start();
+    fixture.consume("/exports", "acme", 60);
+    fixture.consume("/reports", "acme", 20);
+    let reset = ["subject", "reset", "--tenant", "acme", "--reason", "a new trial"];
+    let (code, shown, error) = fixture.run(&reset, CHANGE);
+    assert_eq!((code, error.as_str()), (Some(0), ""), "{shown}");
+    assert!(shown.starts_with("reset under 3 rules: burst, exports, reports\n"), "{shown}");
+    assert_eq!((fixture.left("/exports", "acme"), fixture.left("/reports", "acme")), (100, 50));
+    let resets = |rule: &str| fixture.entries(rule).iter().filter(|entry| entry["kind"] == json!("reset")).count();
+    assert_eq!([resets("exports"), resets("reports"), resets("calls")], [1, 1, 0]);
+}
+
+#[test]
+fn a_reset_of_a_quota_that_was_never_used_says_so() {
+    let fixture = Fixture::start();
+    let body = json!({ "request": { "tenant": "acmee" }, "rule": "exports", "author": "eve", "reason": "a new trial" });
+    let (status, answer) = fixture.post("/v1/subjects/reset", &body);
+    assert_eq!((status, &answer["error"]), (422, &json!("nothing_to_reset")), "{answer}");
+    assert!(answer["message"].as_str().unwrap().contains("has used nothing"), "{answer}");
+    assert_eq!(fixture.entries("exports"), [] as [Value; 0]);
+}
+
+#[test]
+fn a_correction_above_the_largest_amount_is_refused_and_changes_nothing() {
+    let fixture = Fixture::start();
+    for amount in [i64::MAX, i64::MIN, MAX_AMOUNT + 1, -MAX_AMOUNT - 1] {
+        let (status, answer) = fixture.correct("acme", "exports", &json!({ "amount": amount }));
+        assert_eq!((status, &answer["error"]), (400, &json!("refused_by_ledger")), "{amount}: {answer}");
+    }
+    assert_eq!(fixture.correct("acme", "exports", &json!({ "amount": MAX_AMOUNT })).0, 200);
+    let (status, answer) = fixture.correct("acme", "exports", &json!({}));
+    assert!(status == 400 && answer["message"].as_str().unwrap().contains("above 4503599627370495"), "{answer}");
+    let (status, answer) = fixture.correct("acme", "exports", &json!({ "amount": -MAX_AMOUNT }));
+    assert_eq!((status, &answer["usage"]["used"]), (200, &json!(0)), "{answer}");
+    let sum: i64 = fixture.entries("exports").iter().map(|entry| entry["amount"].as_i64().unwrap()).sum();
+    assert_eq!(sum, 0);
+}
+
+#[test]
+fn a_correction_names_its_account_where_the_rule_keeps_names() {
+    let fixture = Fixture::start();
+    let (status, answer) = fixture.correct("newcomer", "exports", &json!({ "amount": 4 }));
+    assert_eq!((status, &answer["usage"]["tenant"]), (200, &json!("newcomer")), "{answer}");
+    let (status, answer) = fixture.correct("newcomer", "calls", &json!({ "amount": 4 }));
+    assert_eq!((status, &answer["usage"]["tenant"]), (200, &json!(null)), "{answer}");
+    assert_eq!(fixture.entries("exports")[0]["tenant"], json!("newcomer"));
+}
+
+#[test]
+fn a_period_is_written_and_shown_as_in_the_usage() {
+    let fixture = Fixture::start();
+    fixture.consume("/reports", "acme", 5);
+    let today = fixture.usage_of("reports", 5)[0]["period"].as_str().unwrap().to_owned();
+    let (year, month) = (&today[..4], &today[..7]);
+    let message = |rule: &str, fields: Value| {
+        let (status, answer) = fixture.correct("acme", rule, &fields);
+        assert_eq!(status, 400, "{rule} {fields}: {answer}");
+        answer["message"].as_str().unwrap().to_owned()
+    };
+    for (rule, period, example) in [
+        ("reports", month, &*today),
+        ("reports", year, &today),
+        ("reports", &format!("{today}T05"), &today),
+        ("calls", &today, month),
+        ("calls", year, month),
+        ("exports", month, year),
+        ("exports", "soon", year),
+    ] {
+        let refused = message(rule, json!({ "period": period }));
+        assert!(refused.starts_with("period: ") && refused.ends_with(&format!("such as {example}")), "{refused}");
+    }
+    let refused = message("reports", json!({ "period": "2099-01-31" }));
+    assert!(refused.contains("2099-01-31 has not begun") && refused.contains(&today), "{refused}");
+    let refused = message("reports", json!({ "amount": -6, "period": today }));
+    assert!(refused.contains(&format!("the consumption of {today} below 0: it is 5")), "{refused}");
+    assert_eq!(fixture.entries("reports").len(), 1);
+    let (status, answer) = fixture.correct("acme", "reports", &json!({ "period": today, "amount": 2 }));
+    assert_eq!((status, &answer["usage"]["used"], &answer["usage"]["period"]), (200, &json!(7), &json!(today)));
+}
+
+#[test]
+fn exported_entries_have_the_period_of_the_usage() {
+    let fixture = Fixture::start();
+    fixture.consume("/reports", "acme", 5);
+    let row = &fixture.usage_of("reports", 5)[0];
+    let entry = &fixture.entries("reports")[0];
+    assert_eq!((&entry["period_length"], &entry["period"]), (&json!("day"), &row["period"]));
+    assert!(entry["period_index"].is_u64(), "{entry}");
+    let (code, csv, _) = fixture.run(&["quota", "export", "--csv", "--rule", "reports"], READ);
+    let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    let column = |name: &str| lines[1][lines[0].iter().position(|heading| *heading == name).unwrap()];
+    assert_eq!((code, column("period_length"), column("period")), (Some(0), "day", row["period"].as_str().unwrap()));
+}
+
+#[test]
+fn pages_of_entries_follow_each_other_by_the_header_field_after() {
+    let fixture = Fixture::start();
+    for cost in 1..=3 {
+        fixture.consume("/reports", "acme", cost);
+    }
+    let (mut amounts, mut after) = (Vec::new(), String::new());
+    loop {
+        let path = format!("/v1/usage/entries?rule=reports&limit=1{after}");
+        let mut stream = TcpStream::connect(&fixture.server().admin).unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {READ}\r\n");
+        write!(stream, "{head}connection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        amounts.extend(body.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["amount"].clone()));
+        let Some(next) = head.lines().find_map(|line| line.strip_prefix("x-tidegate-after: ")) else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(amounts, [json!(1), json!(2), json!(3)]);
+}
+
+#[test]
+fn a_repeated_correction_is_answered_as_repeated() {
+    let fixture = Fixture::start();
+    let correct = [
+        "quota",
+        "correct",
+        "--tenant",
+        "acme",
+        "--rule",
+        "exports",
+        "--amount",
+        "7",
+        "--reason",
+        "why not",
+        "--idempotency-key",
+        "k",
+    ];
+    let (_, first, _) = fixture.run(&correct, CHANGE);
+    assert!(first.starts_with("corrected by +7: 7 of 100 used in 20"), "{first}");
+    let (code, second, error) = fixture.run(&correct, CHANGE);
+    assert_eq!((code, error.as_str()), (Some(0), ""), "{second}");
+    assert!(
+        second.starts_with("corrected by +7 before, under this key, and not again: 7 of 100 used in 20"),
+        "{second}"
+    );
+    for (key, repeated) in [("k", true), ("l", false)] {
+        let (_, answer) = fixture.correct("acme", "exports", &json!({ "amount": 7, "idempotency_key": key }));
+        assert_eq!(answer["repeated"], json!(repeated), "{answer}");
+    }
+}
+
+#[test]
+fn errors_of_the_admin_address_name_a_description_that_fits() {
+    let fixture = Fixture::start();
+    let paths = ["/v1/subjects/show", "/v1/subjects/reset", "/v1/usage", "/v1/usage/corrections", "/v1/usage/rollup"];
+    for path in paths {
+        let (status, answer) = fixture.post(path, &json!({ "colour": "red" }));
+        let message = answer["message"].as_str().unwrap();
+        assert!(status == 400 && message.ends_with("see docs/admin.md"), "{path}: {message}");
+    }
+}
+
+#[test]
+fn a_hostile_name_is_escaped_and_cut_in_the_table_and_exact_elsewhere() {
+    let fixture = Fixture::start();
+    let hostile = format!("a\u{202e}b{}", "c".repeat(60));
+    assert_eq!(fixture.correct(&hostile, "exports", &json!({})).0, 200);
+    let (code, table, _) = fixture.run(&["quota", "show"], READ);
+    assert!(code == Some(0) && table.contains("a\\u{202e}bccc") && table.contains("c…  exports"), "{table}");
+    assert!(!table.contains('\u{202e}'), "{table}");
+    for format in ["--json", "--csv"] {
+        let (_, exact, _) = fixture.run(&["quota", "show", format], READ);
+        assert!(exact.contains(&hostile), "{exact}");
+    }
+}
+
+#[test]
+fn a_reconcile_that_was_refused_exits_with_2_and_one_with_busy_accounts_with_1() {
+    let report = json!({ "running": false, "accounts": 2, "differences": 0, "unrepaired": 0, "busy": 1, "list": [] });
+    let refused = json!({ "error": "busy", "message": "A reconcile runs already: wait for its end, then repeat." });
+    for (status, answer, code, text) in [
+        ("200 OK", report, 1, "1 account under constant use, not compared or repaired: repeat it"),
+        ("409 Conflict", refused, 2, "A reconcile runs already"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = listener.local_addr().unwrap().to_string();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (mut request, mut part) = (Vec::new(), [0; 1024]);
+            while !request.ends_with(b"}") {
+                let length = stream.read(&mut part).unwrap();
+                request.extend_from_slice(&part[..length]);
+            }
+            let body = answer.to_string();
+            write!(stream, "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        });
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(["quota", "reconcile", "--admin", &admin]).output().unwrap();
+        server.join().unwrap();
+        let shown = [output.stdout, output.stderr].concat();
+        assert!(String::from_utf8(shown).unwrap().contains(text), "{text}");
+        assert_eq!(output.status.code(), Some(code), "{text}");
+    }
+}

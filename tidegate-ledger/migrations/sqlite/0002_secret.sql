@@ -1,0 +1,5 @@
+-- What the secret, under which subjects are hashed, makes of a fixed text: another secret finds no account.
+CREATE TABLE secret_fingerprint (
+    only_row INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),
+    fingerprint INTEGER NOT NULL
+) STRICT;
