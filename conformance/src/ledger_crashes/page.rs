@@ -14,7 +14,7 @@ const PROMISES: &str = "\
 # When processes of the ledger are killed
 
 The crash suite generates this page. It starts real processes, kills them with SIGKILL at random moments under load, starts them again, and
-compares what the clients noted with what [the ledger](ledger.md) has: `make ledger-crashes` (hundreds of rounds, about half an hour). `make test`
+compares what the clients noted with what [the ledger](ledger.md) has: `make ledger-crashes` (hundreds of rounds, about a quarter of an hour). `make test`
 runs a few rounds. Everything random is drawn from a seed, which a failure prints, with the round and the history of the account:
 `cargo run --release -p conformance --example ledger_crashes -- --seed 7 --rounds 12` runs these rounds again. Processes interleave differently each time.
 
