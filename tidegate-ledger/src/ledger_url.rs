@@ -30,7 +30,7 @@ pub enum LedgerUrl {
 }
 
 /// The parameters of a PostgreSQL URL, by the names that other tools use, too.
-const PARAMETERS: [&str; 12] = [
+const PARAMETERS: [&str; 11] = [
     "sslmode",
     "sslrootcert",
     "sslcert",
@@ -41,7 +41,6 @@ const PARAMETERS: [&str; 12] = [
     "dbname",
     "user",
     "password",
-    "application_name",
     "options",
 ];
 
@@ -73,18 +72,12 @@ impl LedgerUrl {
 
     /// The options of a connection. The error does not repeat the URL, which may contain a password.
     pub(crate) fn postgres_options(&self) -> Result<PgConnectOptions, LedgerError> {
-        let invalid = || {
-            LedgerError::invalid(
-                "the ledger URL is malformed; it looks like postgres://USER:PASSWORD@HOST:PORT/DATABASE, with special \
-                 characters as %XX",
-            )
-        };
         match self {
             Self::Postgres(url) => {
                 check_parameters(url)?;
-                PgConnectOptions::from_str(url).map_err(|_| invalid())
+                PgConnectOptions::from_str(url).map_err(|_| malformed())
             }
-            Self::Sqlite(_) => Err(invalid()),
+            Self::Sqlite(_) => Err(malformed()),
         }
     }
 }
@@ -112,19 +105,31 @@ impl fmt::Debug for LedgerUrl {
     }
 }
 
+fn malformed() -> LedgerError {
+    LedgerError::invalid(
+        "the ledger URL is malformed; it looks like postgres://USER:PASSWORD@HOST:PORT/DATABASE, with special characters as \
+         %XX",
+    )
+}
+
 /// Refuses parameters that the driver does not know: it would ignore them, and log their values, which may be passwords.
 fn check_parameters(url: &str) -> Result<(), LedgerError> {
     let query = url.split('#').next().and_then(|url| url.split_once('?')).map_or("", |(_, query)| query);
-    let names = query.split('&').map(|pair| pair.split('=').next().unwrap_or_default());
-    let is_known = |name: &&str| PARAMETERS.contains(name) || name.starts_with("options[") || name.is_empty();
-    match names.into_iter().find(|name| !is_known(name)) {
-        Some(name) => Err(LedgerError::invalid(format!(
-            "the ledger URL has the parameter `{}`, which is none of {}",
-            name.escape_debug(),
-            PARAMETERS.join(", ")
-        ))),
-        None => Ok(()),
+    let is_known = |name: &str| PARAMETERS.contains(&name) || name.starts_with("options[");
+    let is_word = |name: &str| name.chars().all(|letter| letter.is_ascii_alphabetic() || "_-".contains(letter));
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some((name, _)) if is_known(name) => {}
+            Some((name, _)) if is_word(name) => {
+                let known = PARAMETERS.join(", ");
+                let message = format!("the ledger URL has the parameter `{name}`, which is none of {known}");
+                return Err(LedgerError::invalid(message));
+            }
+            // It may be the end of a password with a `?` or `&` in it.
+            _ => return Err(malformed()),
+        }
     }
+    Ok(())
 }
 
 /// The URL without its query, which may contain a password too, and with `…` for the password before the host.
@@ -160,9 +165,12 @@ mod tests {
             let shown = format!("{url} {url:?}");
             assert!(!shown.contains("s3cret") && shown.contains("ann") && shown.contains("db"), "{shown}");
         }
-        for refused in
-            ["postgres://ann:s3cret@db:port/ledger", "postgres://ann@db/ledger?sslmode=require&passwd=s3cret"]
-        {
+        for refused in [
+            "postgres://ann:s3cret@db:port/ledger",
+            "postgres://ann@db/ledger?sslmode=require&passwd=s3cret",
+            "postgres://ann:x?s3cret@db/ledger",
+            "postgres://ann@db/ledger?password=x&s3cret",
+        ] {
             let error = LedgerUrl::parse(refused).unwrap_err();
             assert!(!error.to_string().contains("s3cret"), "{error}");
         }

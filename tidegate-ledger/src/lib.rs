@@ -18,7 +18,7 @@ pub use journal::{DEFAULT_MAX_JOURNAL_BYTES, JournalError, JournalErrorKind, Jou
 pub use ledger_error::{LedgerError, LedgerErrorKind};
 pub use ledger_url::LedgerUrl;
 pub use service::{
-    AccountUnits, Difference, LedgerService, PrepareReport, ReconcileReport, RepairReport, ServiceError,
+    AccountUnits, Difference, LedgerService, PendingRepair, PrepareReport, ReconcileReport, RepairReport, ServiceError,
     ServiceOptions, ServiceStats,
 };
 pub use usage::{PeriodPoint, UsageQuery, UsageRow, period_text};

@@ -57,7 +57,7 @@ use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 pub use options::ServiceOptions;
 pub use reconcile::{AccountUnits, Difference, ReconcileReport};
-pub use restore::RepairReport;
+pub use restore::{PendingRepair, RepairReport};
 use shared::Shared;
 pub use stats::ServiceStats;
 use tidegate::spi::{AccountKey, BoxFuture, LedgerStage, Outbox, OutboxEntry, PARTITIONS, UnconfirmedEntry};
@@ -160,10 +160,13 @@ impl<O: Outbox + 'static> LedgerService<O> {
     /// Sets the states of these accounts in the store to those of the ledger. What fails or is busy is tried again by a task, until the
     /// process ends; [`repairs_waiting`](ServiceStats::repairs_waiting) counts it.
     pub async fn repair(&self, keys: &[AccountKey]) -> Result<RepairReport, ServiceError> {
-        let report = self.shared.repair(keys).await;
-        let rest = report.as_ref().map_or(keys, |report| report.busy.as_slice());
-        self.shared.restore.request_repairs(rest.to_vec());
-        report
+        self.pending_repair(keys.to_vec()).finish().await
+    }
+
+    /// A repair that begins with [`finish`](PendingRepair::finish), and is left to a task if this is dropped. To be made before accounts are
+    /// changed in the ledger: whoever does that may go away, or lose the answer.
+    pub fn pending_repair(&self, keys: Vec<AccountKey>) -> PendingRepair<O> {
+        PendingRepair::new(self.shared.clone(), keys)
     }
 
     /// Compares all accounts of the ledger with the store, and with `apply` sets those that differ to what the ledger says. Fails with

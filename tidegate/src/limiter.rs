@@ -154,8 +154,10 @@ impl<S: Store> Limiter<S> {
             return Ok(denial);
         }
         let generations = self.sync_generations(plan);
+        // A plan that passes without the store is decided there first none the less: what the store denies must not pass.
         if !generations.is_empty()
             && let Err(error) = self.ledger_ready()
+            && plan.fails_closed(&error)
         {
             return self.fall_back(plan, error);
         }

@@ -23,7 +23,7 @@ impl Ledger {
             return Ok(());
         }
         let message = "the ledger was written with another secret, and under this one every tenant would begin again at nothing; use the \
-                       secret from before. If no account is needed any more, empty the table secret_fingerprint";
+                       secret from before. If that was a mistake and no account is needed, empty the table secret_fingerprint";
         Err(LedgerError::new(LedgerErrorKind::Invalid, message))
     }
 }

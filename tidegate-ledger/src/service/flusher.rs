@@ -37,6 +37,8 @@ pub(super) struct Flusher<O> {
     next: u16,
     /// The partition that the sweep reads next.
     swept: u16,
+    /// Whether the last round stopped reading before its end.
+    was_full: bool,
 }
 
 /// What became of a partition in a round.
@@ -65,7 +67,7 @@ impl Visit {
 impl<O: Outbox + 'static> Flusher<O> {
     pub(super) fn new(shared: Arc<Shared<O>>) -> Self {
         let (failing, refused) = (BTreeSet::new(), BTreeSet::new());
-        Self { shared, acknowledgements: BTreeMap::new(), failing, refused, next: 0, swept: 0 }
+        Self { shared, acknowledgements: BTreeMap::new(), failing, refused, next: 0, swept: 0, was_full: false }
     }
 
     /// Runs until the service is stopped and everything that was posted is acknowledged.
@@ -147,10 +149,14 @@ impl<O: Outbox + 'static> Flusher<O> {
                 Visit { partition, waiters, batch }
             }
         });
-        let visits = futures_util::stream::iter(visits).buffer_unordered(self.shared.options.concurrency);
+        // Reads that begin together are not bounded by what others of them find. So fewer begin together while there is a backlog.
+        let concurrency = self.shared.options.concurrency;
+        let concurrency = if self.was_full { concurrency.min(MAX_ROUND_BATCHES) } else { concurrency };
+        let visits = futures_util::stream::iter(visits).buffer_unordered(concurrency);
         let visits: Vec<Visit> = visits.collect().await;
         let unread: BTreeSet<u16> =
             visits.iter().filter(|visit| visit.is_unread()).map(|visit| visit.partition).collect();
+        self.was_full = left.into_inner() == 0;
         self.next = order.into_iter().find(|partition| unread.contains(partition)).unwrap_or(self.next);
         visits
     }

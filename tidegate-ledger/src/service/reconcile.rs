@@ -91,6 +91,7 @@ impl ReconcileReport {
 impl<O: Outbox> Shared<O> {
     pub(super) async fn reconcile(&self, apply: bool) -> Result<ReconcileReport, ServiceError> {
         let lock = self.ledger.reconcile_lock().await?;
+        self.counters.reconciled_partitions.store(0, Ordering::Relaxed);
         let report = self.reconcile_all(apply).await;
         lock.release().await;
         report

@@ -5,6 +5,7 @@
 //! position. So nothing that was consumed in between is overwritten.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate::spi::{AccountKey, Outbox};
@@ -24,6 +25,33 @@ pub struct RepairReport {
     pub repaired: u64,
     /// Accounts whose partition was written to during every attempt. Repeat the call.
     pub busy: Vec<AccountKey>,
+}
+
+/// Accounts whose state in the store must be set to that of the ledger. A task does what is left when this is dropped.
+#[derive(Debug)]
+#[must_use = "the repair is left to a task if this is dropped"]
+pub struct PendingRepair<O: Outbox> {
+    shared: Arc<Shared<O>>,
+    keys: Vec<AccountKey>,
+}
+
+impl<O: Outbox> PendingRepair<O> {
+    pub(super) const fn new(shared: Arc<Shared<O>>, keys: Vec<AccountKey>) -> Self {
+        Self { shared, keys }
+    }
+
+    /// Repairs the accounts now.
+    pub async fn finish(mut self) -> Result<RepairReport, ServiceError> {
+        let report = self.shared.repair(&self.keys).await?;
+        self.keys.clone_from(&report.busy);
+        Ok(report)
+    }
+}
+
+impl<O: Outbox> Drop for PendingRepair<O> {
+    fn drop(&mut self) {
+        self.shared.restore.request_repairs(std::mem::take(&mut self.keys));
+    }
 }
 
 impl<O: Outbox> Shared<O> {

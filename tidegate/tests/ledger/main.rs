@@ -264,6 +264,15 @@ fn a_sync_request_is_not_sent_to_the_store_while_the_ledger_is_down() {
 }
 
 #[test]
+fn what_the_store_denies_does_not_pass_while_the_ledger_is_down() {
+    let setup = setup(units(LedgerMode::Sync).with_on_failure(OnFailure::Open));
+    assert!(wait(setup.limiter.check(&request(10))).unwrap().is_allowed());
+    setup.stage.is_down.store(true, Ordering::Relaxed);
+    setup.stage.refuses.store(true, Ordering::Relaxed);
+    assert!(!wait(setup.limiter.check(&request(1))).unwrap().is_allowed());
+}
+
+#[test]
 fn a_caller_that_goes_away_before_the_ledger_answers_consumes_nothing() {
     let setup = setup(units(LedgerMode::Sync));
     setup.stage.hangs.store(true, Ordering::Relaxed);

@@ -283,6 +283,8 @@ impl TestStore {
 impl Outbox for TestStore {
     async fn read_outbox(&self, partition: u16, max: usize) -> Result<OutboxBatch, StoreError> {
         let mut batch = self.check()?.read_outbox(partition, max).await?;
+        // Others are read at the same time, as on a real server.
+        tokio::task::yield_now().await;
         batch.server = self.0.server.load(Ordering::SeqCst);
         if self.0.discarded.lock().unwrap().contains(&partition) {
             batch.generation = None;

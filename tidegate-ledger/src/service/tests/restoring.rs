@@ -133,3 +133,10 @@ async fn a_rebuild_that_fails_is_repeated() {
     assert_eq!(fixture.store.used("acme").await, 3);
     assert_eq!(fixture.store.current().read_outbox(partition, 1).await.unwrap().waiting, 0);
 }
+
+#[tokio::test]
+async fn a_repair_that_was_dropped_is_left_to_a_task() {
+    let (fixture, service, acme) = start_with_difference().await;
+    drop(service.pending_repair(vec![acme]));
+    until(|| async { fixture.store.used("acme").await == 30 }).await;
+}

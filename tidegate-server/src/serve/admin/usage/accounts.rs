@@ -2,7 +2,7 @@
 
 use tidegate::spi::{AccountKey, Check, Key, Outbox, Plan};
 use tidegate::{Clock, Limit, Periods, SystemClock};
-use tidegate_ledger::{LedgerService, Posted, Reset, ServiceError};
+use tidegate_ledger::{LedgerService, PendingRepair, Posted, Reset, ServiceError};
 
 use super::UsageError;
 use crate::serve::api::BadRequest;
@@ -98,6 +98,7 @@ pub(in crate::serve::admin) async fn reset_accounts<O: Outbox + 'static>(
     let now = SystemClock::new().now();
     let keys: Vec<AccountKey> = accounts.iter().map(|account| account.key.clone()).collect();
     flush(service, &keys).await?;
+    let pending = service.pending_repair(keys);
     let (mut reset_keys, mut failure) = (Vec::new(), None);
     for account in accounts {
         let period = account.periods.bounds_at(now).index;
@@ -105,15 +106,15 @@ pub(in crate::serve::admin) async fn reset_accounts<O: Outbox + 'static>(
         match service.ledger().reset(&reset).await {
             Ok(posted) if posted == Posted::default() => continue,
             Ok(_) => {}
-            Err(error) => failure = Some(error),
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
         }
-        // That of a failure too: only its answer may be lost.
         reset_keys.push(account.key.clone());
-        if failure.is_some() {
-            break;
-        }
     }
-    let repaired = repair(service, &reset_keys).await;
+    // Also after a failure: only its answer may be lost.
+    let repaired = repair(pending).await;
     failure.map_or(Ok(AccountResets { keys: reset_keys, repaired }), |error| Err(error.into()))
 }
 
@@ -126,8 +127,8 @@ pub(super) async fn flush<O: Outbox + 'static>(
 }
 
 /// Sets these quotas in the store to what the ledger has. Returns whether this is done.
-pub(super) async fn repair<O: Outbox + 'static>(service: &LedgerService<O>, keys: &[AccountKey]) -> bool {
-    match service.repair(keys).await {
+pub(super) async fn repair<O: Outbox>(pending: PendingRepair<O>) -> bool {
+    match pending.finish().await {
         Ok(report) => report.busy.is_empty(),
         Err(error) => {
             tracing::warn!(target: "tidegate::ledger", "quotas were changed in the ledger and not yet in the store: {error}");

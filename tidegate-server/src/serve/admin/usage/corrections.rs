@@ -61,8 +61,9 @@ pub(super) async fn correct(
     correction.idempotency_key = idempotency_key;
     // Otherwise a correction of what was consumed a moment ago might be refused as below zero.
     flush(ledger.service(), std::slice::from_ref(&account.key)).await?;
+    let pending = ledger.service().pending_repair(vec![account.key.clone()]);
     let repeated = ledger.ledger().correct(&correction).await?.repeated > 0;
-    let repaired = repair(ledger.service(), std::slice::from_ref(&account.key)).await;
+    let repaired = repair(pending).await;
     record_name(ledger, &account).await;
     let digits = engine.refusals().digits(account.key.subject);
     tracing::info!(
