@@ -240,7 +240,7 @@ async fn who_waits_is_served_before_others_and_these_in_turn() {
     let mut flusher = Flusher::new(shared.clone());
     let mut partitions = BTreeSet::new();
     let mut tenants = (0..).map(|number| format!("tenant-{number}"));
-    while partitions.len() < 12
+    while partitions.len() < 30
         && let Some(tenant) = tenants.next()
     {
         if partitions.insert(account(&tenant).await.partition) {
@@ -249,7 +249,7 @@ async fn who_waits_is_served_before_others_and_these_in_turn() {
     }
     let partitions: Vec<u16> = partitions.into_iter().collect();
     shared.queue.want(partitions.clone());
-    let last = partitions[11];
+    let last = partitions[29];
     let mut waiting = shared.queue.join_partitions([last]);
     flusher.run_round().await;
     waiting[0].try_recv().unwrap().unwrap();
@@ -263,7 +263,7 @@ async fn who_waits_is_served_before_others_and_these_in_turn() {
         shared.queue.want([partitions[0]]);
         flusher.run_round().await;
     }
-    for partition in &partitions[1..11] {
+    for partition in &partitions[1..16] {
         assert_eq!(fixture.ledger.last_entry(*partition, 7).await.unwrap().map(|id| id.partition), Some(*partition));
     }
 }
