@@ -4,8 +4,9 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis postgres proxies node faketime browser test lint docs unit loom deny sizes links scripts examples run dist surge burst \
-	load differential fuzz figures figures-age faults attacks ledger-crashes api mutants mutants-sample
+.PHONY: help test prove run tools tools-prove redis postgres nginx faketime haproxy node browser lint unit checks examples docs-warnings loom \
+	mutants-sample deny prove-tests lab-tests book publishable load-short api dist surge burst load differential fuzz figures \
+	figures-age faults attacks ledger-crashes mutants differential-short test-times
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
@@ -13,6 +14,7 @@ TRAEFIK_VERSION := 3.7.15
 CADDY_VERSION := 2.11.7
 DENY_VERSION := 0.20.2
 MUTANTS_VERSION := 27.1.0
+MDBOOK_VERSION := 0.5.2
 SCHEMATHESIS_VERSION := 4.32.5
 LOCUST_VERSION := 2.47.0
 KUBERNETES_VALIDATE_VERSION := 1.37.0
@@ -23,6 +25,7 @@ TRAEFIK := .tools/traefik-$(TRAEFIK_VERSION)
 CADDY := .tools/caddy-$(CADDY_VERSION)
 DENY := .tools/cargo-deny-$(DENY_VERSION)
 MUTANTS := .tools/cargo-mutants-$(MUTANTS_VERSION)
+MDBOOK := .tools/mdbook-$(MDBOOK_VERSION)
 PROMTOOL := .tools/bin/promtool
 PYTHON := .tools/python-$(SCHEMATHESIS_VERSION)-$(LOCUST_VERSION)-$(KUBERNETES_VALIDATE_VERSION)
 
@@ -44,24 +47,60 @@ rm -rf .tools/wheel
 touch $@
 endef
 
+# Most tests wait for servers: more of them than there are cores run at once.
+TEST_THREADS := $(shell expr 4 \* $$(nproc))
+# Tests in modules of this name need more programs or more time: `make prove` runs them.
+PROVE := prove::
+
+test: ## Everything that decides whether the product works, in minutes: run it before a commit
+	@scripts/run-steps test tools lint unit checks examples
+
+prove: ## Everything else, in a quarter of an hour after `make test`: all proxies, a browser, faults, attacks, crashes, mutants, advisories
+	@scripts/run-steps prove tools-prove docs-warnings prove-tests lab-tests loom mutants-sample differential-short deny publishable book load-short
+
 help: ## Lists these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: tools lint docs unit loom mutants-sample deny sizes links scripts examples ## Everything that must pass before a commit
-	@echo "note: $$(scripts/check-figures 2>&1 | tail -n 1) \`make figures-age\` lists them; it does not fail the tests."
+run: ## Starts the server on the embedded store, with an example to try
+	@cargo run --release --bin tidegate -- serve
 
 lint: ## Formatting and clippy, where any warning fails
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-docs: ## Builds the documentation, where any warning fails
+unit: ## Runs the tests: units, properties, documentation examples, both stores on real servers, the front ends, the ledger, nginx
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --exclude lab -- --skip $(PROVE)
+
+checks: ## Fails if a file is too long, a link leads nowhere, a promise has no test in `make test`, or a script does not work
+	scripts/check-sizes
+	scripts/check-links
+	scripts/check-guarantees
+	python3 -B -m unittest discover --quiet --start-directory scripts/tests
+
+# Run as `make unit` has built them: for one package alone, Cargo chooses other features and compiles most dependencies again.
+examples: BUILT = $(or $(CARGO_TARGET_DIR),target)/debug
+examples: ## Runs the examples and checks that the README shows their real output
+	$(BUILT)/examples/readme
+	$(BUILT)/examples/burst --plain
+	$(BUILT)/examples/axum
+	scripts/with-redis $(BUILT)/examples/axum_redis
+	$(BUILT)/examples/tonic
+	$(BUILT)/examples/webhook_worker
+	$(BUILT)/tidegate rules test examples
+	scripts/check-readme $(BUILT)
+	@echo "note: $$(scripts/check-figures 2>&1 | tail -n 1) \`make figures-age\` lists them; it does not fail the tests."
+
+docs-warnings: ## Builds the documentation of the crates, where any warning fails
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
-unit: ## Runs every test: units, documentation examples, stores on real servers, the public API
-	cargo test --workspace
+prove-tests: ## Runs the tests that need all proxies, Python, Node.js or the toolchain's rustdoc
+	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --exclude lab --tests -- $(PROVE)
+
+lab-tests: ## Runs the fault, attack and crash suites in small doses, surge in a browser, and the load generator
+	RUST_TEST_THREADS=$(shell nproc) cargo test -p lab
 
 loom: ## Tests the memory store under every interleaving of two threads
-	RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test loom --target-dir target/loom
+	RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test main --target-dir target/loom
 
 mutants-sample: $(MUTANTS) ## Makes a few small changes to the code, in about two minutes; fails if no test notices one
 	scripts/mutants --sample
@@ -73,84 +112,68 @@ deny: $(DENY) ## Checks licences, origins and security advisories of the depende
 	.tools/bin/cargo-deny check licenses bans sources
 	scripts/check-advisories
 
-sizes: ## Fails if a source file is too long or does not begin with its purpose
-	scripts/check-sizes
+publishable: ## Packs every crate that is published, and builds it from its package
+	cargo publish --dry-run --workspace --no-verify --allow-dirty
 
-links: ## Fails if a link in a Markdown file leads nowhere
-	scripts/check-links
-
-scripts: ## Tests the scripts themselves
-	python3 -B -m unittest discover --quiet --start-directory scripts/tests
+book: $(MDBOOK) ## Builds the pages as a book with search, and checks its links
+	scripts/build-book
 
 api: ## Accepts the public API as it is: writes api/*.txt, which a test compares
-	TIDEGATE_ACCEPT_API=1 cargo test -p conformance --test public_api
+	TIDEGATE_ACCEPT_API=1 cargo test -p conformance prove::public_api
 
-# Built as for the tests: for one package alone, Cargo chooses other features and compiles most dependencies again.
-examples: BUILT = $(or $(CARGO_TARGET_DIR),target)/debug
-examples: ## Runs the examples and checks that the README shows their real output
-	cargo build --quiet --workspace --bins --examples
-	$(BUILT)/examples/readme
-	$(BUILT)/examples/burst --plain
-	$(BUILT)/examples/axum
-	scripts/with-redis $(BUILT)/examples/axum_redis
-	$(BUILT)/examples/tonic
-	$(BUILT)/examples/webhook_worker
-	$(BUILT)/tidegate rules test examples
-	scripts/check-readme
-
-run: ## Starts the server on the embedded store, with an example to try
-	@cargo run --release --bin tidegate -- serve
+test-times: ## Shows where the minutes of the last `make test` and `make prove` went
+	@scripts/run-steps --show
 
 dist: ## Builds the program as it ships: dist/tidegate, optimised and stripped, with its debug information in a file beside it
 	scripts/build-dist
 
 surge: ## Simulates an overloaded service without and with limits, in three minutes, and writes a page of plots
-	@cargo run --release --bin tidegate -- surge
+	@cargo run --release -p lab -- surge
 
 burst: ## Draws how five kinds of limits treat the same burst
 	@cargo run --release -p tidegate --example burst
 
-load: $(PYTHON) proxies ## Runs the Locust scenarios, headless and short, against a gateway that it starts
+load: $(PYTHON) nginx ## Runs the Locust scenarios, headless and short, against a gateway that it starts
 	cargo build --release --bin tidegate
 	load-tests/run
 
+# As `make load`, with the program that the tests have built, and for a moment.
+load-short: $(PYTHON) nginx
+	TIDEGATE=$(or $(CARGO_TARGET_DIR),target)/debug/tidegate USERS=20 RUN_TIME=5s load-tests/run
+
 differential: tools ## Compares model, memory store and servers over a million random steps, and checks as many with refunds
-	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test differential --test refund_histories -- --nocapture
+	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test main -- --nocapture differential:: refund_histories::
+
+differential-short: tools
+	TIDEGATE_STEPS=20000 cargo test --workspace --exclude lab --test main -- differential:: refund_histories::
 
 fuzz: ## Runs each fuzz target for a minute; `make test` runs them for a second
-	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --lib --test keys
-	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-rules --lib --test reading
+	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --lib --test main keys
+	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-rules --lib --test main reading
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-ledger --lib
-	TIDEGATE_REQUESTS=100000 cargo test --release -p conformance --test canonical
+	TIDEGATE_REQUESTS=100000 cargo test --release -p conformance prove::canonical
 
 figures: tools ## Measures the published figures, with the profile that ships
-	cargo bench --profile dist -p conformance --bench memory_store
-	cargo bench --profile dist -p conformance --bench matching
-	cargo bench --profile dist -p conformance --bench redis_bytes
-	cargo bench --profile dist -p conformance --bench redis_cpu
-	cargo bench --profile dist -p conformance --bench slices
-	cargo bench --profile dist -p conformance --bench flood
-	cargo bench --profile dist -p conformance --bench combining
-	cargo bench --profile dist -p conformance --bench leases
-	cargo bench --profile dist -p conformance --bench token_stream
-	cargo bench --profile dist -p conformance --bench ledger
-	cargo run --profile dist --bin tidegate -- bench
-	cargo run --profile dist --bin tidegate -- bench shared $(if $(BASELINE),--baseline $(BASELINE))
+	for bench in memory_store matching redis_bytes redis_cpu slices flood combining leases token_stream ledger; do \
+		cargo bench --profile dist -p lab --bench $$bench || exit 1; done
+	cargo run --profile dist -p lab -- bench
+	cargo run --profile dist -p lab -- bench shared $(if $(BASELINE),--baseline $(BASELINE))
 
 figures-age: ## Lists published figures that are older than the code they measure; exit code 1 if there are any
 	@scripts/check-figures
 
 faults: tools ## Causes every fault under load, prints the results, and writes docs/faults.md
-	cargo run --release -p conformance --example faults
+	cargo run --release -p lab -- faults
 
 attacks: tools ## Carries out every attack at full size, prints the results, and writes docs/attacks.md
-	cargo run --release -p conformance --example attacks
+	cargo run --release -p lab -- attacks
 
 ledger-crashes: tools ## Kills processes of the ledger under load in hundreds of rounds, and writes docs/ledger-crashes.md
-	cargo build --release -p conformance --bin tidegate-under-test
-	cargo run --release -p conformance --example ledger_crashes
+	cargo run --release -p lab -- ledger-crashes
 
-tools: redis postgres proxies node faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(MUTANTS) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
+tools: redis postgres nginx faketime $(VALKEY) ## Installs the servers that `make test` needs and that are missing
+
+tools-prove: tools haproxy node browser $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(MUTANTS) $(PROMTOOL) $(MDBOOK) ## Installs what `make prove` needs beside these
 
 # The packages may start servers on ports 6379 and 80. That does no harm: the tests start their own on free ports.
 redis:
@@ -160,8 +183,10 @@ redis:
 postgres:
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { $(call install,postgresql,install PostgreSQL 15 or later into /usr/lib/postgresql); }
 
-proxies:
+nginx:
 	@command -v nginx >/dev/null || { $(call install,nginx,install nginx with its auth_request module); }
+
+haproxy:
 	@command -v haproxy >/dev/null || { $(call install,haproxy,install HAProxy 2.6 or later with Lua); }
 
 # Tests run it behind the gateway, as one of several servers that read requests differently.
@@ -173,7 +198,7 @@ faketime:
 	@find /usr/lib* /usr/local/lib -path '*/faketime/libfaketime.so.1' 2>/dev/null | grep -q . || \
 		{ $(call install,faketime,install libfaketime); }
 
-# Tests open the report of `tidegate surge` in it.
+# Tests open the report of `tidegate-lab surge` in it.
 browser:
 	@command -v chromium >/dev/null || { $(call install,chromium,install Chromium under the name chromium); }
 
@@ -210,7 +235,7 @@ $(PROMTOOL):
 	mv .tools/prometheus/usr/bin/promtool $@
 	rm -rf .tools/prometheus
 
-# This and the next without optimisation: they are built sooner, and have little to compute.
+# This and the next two without optimisation: they are built sooner, and have little to compute.
 $(DENY):
 	@.tools/bin/cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(DENY_VERSION)' || \
 		cargo install --debug --locked cargo-deny --version $(DENY_VERSION) --root .tools
@@ -219,4 +244,9 @@ $(DENY):
 $(MUTANTS):
 	@.tools/bin/cargo-mutants --version 2>/dev/null | grep -qx 'cargo-mutants $(MUTANTS_VERSION)' || \
 		cargo install --debug --locked cargo-mutants --version $(MUTANTS_VERSION) --root .tools
+	touch $@
+
+$(MDBOOK):
+	@.tools/bin/mdbook --version 2>/dev/null | grep -qx 'mdbook v$(MDBOOK_VERSION)' || \
+		cargo install --debug --locked mdbook --version $(MDBOOK_VERSION) --root .tools
 	touch $@

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, getgid, getuid, kill_process};
 
+use crate::poll;
 use crate::server::{free_port, new_directory, new_directory_in};
 
 /// A running server with an empty database.
@@ -122,7 +123,7 @@ impl PostgresServer {
             if lines.next() == Some(&self.process.id().to_string()) && lines.any(|line| line == "ready") {
                 return true;
             }
-            std::thread::yield_now();
+            poll::pause();
         }
     }
 }

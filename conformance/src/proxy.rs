@@ -16,6 +16,8 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
+use crate::poll::pause_task;
+
 /// What the proxy does to the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
@@ -177,7 +179,7 @@ async fn rebind(address: SocketAddr) -> TcpListener {
         if let Ok(listener) = TcpListener::bind(address).await {
             return listener;
         }
-        tokio::task::yield_now().await;
+        pause_task().await;
     }
     panic!("another process listens on {address} now");
 }

@@ -13,6 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tidegate::{Clock, SystemClock};
 use tidegate_redis::{RedisOptions, RedisStore};
 
+use crate::poll;
+
 /// Which program to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -135,7 +137,7 @@ impl Server {
             if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
                 return self.is_at(&mut stream);
             }
-            std::thread::yield_now();
+            poll::pause();
         }
     }
 
@@ -161,11 +163,10 @@ impl Server {
     /// Repeats `command` until its reply contains `text`.
     pub fn wait_for(&self, command: &str, argument: &str, text: &str) {
         let mut connection = self.connection();
-        let answers = |_: &u32| {
+        poll::wait_for(&format!("{command} {argument} never says {text}"), || {
             let answer: String = redis::cmd(command).arg(argument).query(&mut connection).unwrap();
             answer.contains(text)
-        };
-        assert!((0..1_000_000).find(answers).is_some(), "{command} {argument} never says {text}");
+        });
     }
 
     /// How often it has replied with this error.
@@ -273,12 +274,11 @@ impl Server {
         assert!(self.fake_time, "the server was started with a controllable clock");
         std::fs::write(self.directory.join(CLOCK_FILE), format!("{seconds:+}\n")).unwrap();
         let (mut connection, host) = (self.connection(), SystemClock::new());
-        let moved = |_: &u32| {
+        poll::wait_for("its clock does not move", || {
             let (now, _): (i64, i64) = redis::cmd("TIME").query(&mut connection).unwrap();
             let real = i64::try_from(host.now().as_micros() / 1_000_000).unwrap();
             (now - real - seconds).abs() < 60
-        };
-        assert!((0..1_000_000).find(moved).is_some(), "its clock does not move");
+        });
     }
 
     fn signal(&self, signal: Signal) {

@@ -11,8 +11,9 @@ use tidegate::{
 };
 use tidegate_redis::{RedisOptions, RedisStore};
 pub use tidegate_server::AnyStore;
-use tokio::time::{interval, timeout};
+use tokio::time::timeout;
 
+use crate::poll::pause_task;
 use crate::server::{Kind, Server};
 
 /// Where every clock starts: a midnight in September 2026, so that windows of a day and shorter begin there.
@@ -103,7 +104,7 @@ pub async fn retry_while_transient<T>(operation: impl AsyncFn() -> Result<T, Sto
                 Ok(answer) => return answer,
                 Err(error) => assert!(error.is_transient(), "{error}"),
             }
-            tokio::task::yield_now().await;
+            pause_task().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(120), answer).await.expect("an answer within two minutes")
@@ -147,23 +148,16 @@ pub fn key_name(key: &Key<'_>) -> Vec<u8> {
     name
 }
 
-/// Yields to the other tasks of this thread until `condition` holds.
+/// Lets other tasks run until `condition` holds.
 pub async fn until(condition: impl Fn() -> bool) {
-    for _ in 0..100_000_000_u64 {
-        if condition() {
-            return;
-        }
-        tokio::task::yield_now().await;
-    }
-    panic!("the condition never became true");
+    wait_until("the condition never became true", condition, String::new).await;
 }
 
 /// Waits until `condition` holds, and panics with `problem` and `details` if that takes longer than [`MAX_WAIT`].
 pub async fn wait_until(problem: &str, condition: impl Fn() -> bool, details: impl Fn() -> String) {
     let looking = async {
-        let mut pause = interval(Duration::from_millis(2));
         while !condition() {
-            pause.tick().await;
+            pause_task().await;
         }
     };
     assert!(timeout(MAX_WAIT, looking).await.is_ok(), "{problem}:\n{}", details());

@@ -2,6 +2,7 @@
 
 use redis::{Connection, FromRedisValue};
 
+use crate::poll;
 use crate::server::{Kind, Server};
 
 /// The name of the primary at its sentinels.
@@ -56,9 +57,9 @@ impl Cluster {
             let primary = cluster.id(index - primaries);
             // A server that has not heard of the primary's slots yet refuses.
             let mut connection = cluster.servers[index].connection();
-            let replicates =
-                |_: &u32| redis::cmd("CLUSTER").arg("REPLICATE").arg(&primary).query::<()>(&mut connection).is_ok();
-            assert!((0..1_000_000).find(replicates).is_some(), "the server does not become a replica");
+            poll::wait_for("the server does not become a replica", || {
+                redis::cmd("CLUSTER").arg("REPLICATE").arg(&primary).query::<()>(&mut connection).is_ok()
+            });
         }
         for (index, server) in cluster.servers.iter().enumerate() {
             server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
@@ -130,8 +131,8 @@ impl Cluster {
         }
         // Until all servers have this epoch, another change could get the same one and conflict with it.
         let epoch = self.info(target, "cluster_my_epoch");
-        let agree = |_: &u32| (0..self.primaries).all(|index| self.info(index, "cluster_current_epoch") == epoch);
-        assert!((0..1_000_000).find(agree).is_some(), "the servers do not agree");
+        let agree = || (0..self.primaries).all(|index| self.info(index, "cluster_current_epoch") == epoch);
+        poll::wait_for("the servers do not agree", agree);
     }
 
     fn info(&self, index: usize, field: &str) -> u64 {

@@ -1,8 +1,6 @@
 //! `Limiter::acquire`: waiters are served in order of arrival, give up at their deadline, and consume nothing when they leave.
 //! The tests move the clock; nothing really waits.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};

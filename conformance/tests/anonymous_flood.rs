@@ -1,8 +1,6 @@
 //! A flood of unauthenticated subjects: the server stores a bounded number of them, known subjects keep their state, and new ones
 //! share overflow buckets, which neither admit nor deny everything.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use conformance::anonymous::bucket_of;

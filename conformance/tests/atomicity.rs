@@ -1,7 +1,5 @@
 //! A limit of N admits exactly N under concurrency: threads in one process, instances on one server, plans of several checks.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};

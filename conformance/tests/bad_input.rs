@@ -1,7 +1,5 @@
 //! Invalid costs, limits and rates, and the bounds that refuse them, on every store. (`bad_server.rs` has bad servers.)
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use conformance::suite::{count_allowed, left, limits_with_window, on_every_store, one_limit_of_each_kind};

@@ -1,8 +1,6 @@
 //! Servers with foreign data, a password, no process or an old version: each gives an error of its own kind that says what to
 //! do, reveals no secret, and destroys nothing.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;

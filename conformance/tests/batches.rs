@@ -1,8 +1,6 @@
 //! Plans that one script call decides together: every verdict is that of the same plans decided one by one, each key is read and
 //! written once, and a plan that fails does not affect the others.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 #[path = "batches/beside_holds.rs"]
 mod beside_holds;
 

@@ -1,7 +1,5 @@
 //! A busy process: the lateness of this process is never blamed on the server.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

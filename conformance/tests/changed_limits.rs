@@ -1,7 +1,5 @@
 //! Changed limits: changing an amount keeps the state, changing the shape starts afresh.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! `tidegate check` on a real server: separate calls share one limit.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use conformance::server::{Kind, Server};
 use tempfile::NamedTempFile;
 use tidegate_cli::{Exit, Output, run};

@@ -1,8 +1,6 @@
 //! Shared queues in a real cluster, where the keys of a plan are on several servers: a plan that another limit denies wastes no
 //! place, since a place cannot be given back once others wait behind it.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use conformance::server::Kind;
 use conformance::suite::{connect_store, long_timeout_options, one_limit_of_each_kind};
 use conformance::topology::Cluster;

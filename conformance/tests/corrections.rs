@@ -1,7 +1,5 @@
 //! Refunds, charges, `forget` and `take_up_to`, on every limit and every store.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! The denial cache on real servers: what it answers is what the store would answer, changes elsewhere are seen within a second,
 //! and a known offender stays denied when the store fails.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::cell::Cell;
 use std::time::Duration;
 

@@ -4,8 +4,6 @@
 //! `make test` runs a fixed number of steps; `TIDEGATE_STEPS=1000000` (`make differential`) runs that many steps for each kind and
 //! pair, from a fresh seed; with `TIDEGATE_KIND=concurrency`, of that kind alone. A failure is shrunk to its smallest history before it is shown.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 

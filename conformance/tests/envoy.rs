@@ -1,7 +1,5 @@
 //! Envoy's rate limit service on every store: hits, negative hits, charges, and the statistics.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};

@@ -1,7 +1,5 @@
 //! The golden histories of `spec/`, replayed by the model, by Rust, and by both stores on both servers.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use conformance::golden::golden_histories;
 use conformance::model::ModelStore;
 use conformance::pure_store::PureStore;

@@ -1,8 +1,6 @@
 //! Callers that go away: a plan that was not sent is withdrawn and consumes nothing; one that was sent stays consumed, and its keys
 //! are counted.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,7 +63,7 @@ async fn slots_of_callers_that_hang_up_are_released() {
         until(|| state(&store) == (0, 0)).await;
         assert!(store.server_states()[0].batched_plans > 0, "{kind:?}: some were sent");
         while left(&limiter).await < 100 {
-            tokio::task::yield_now().await;
+            conformance::poll::pause_task().await;
         }
     }
 }

@@ -1,8 +1,6 @@
 //! Heartbeats: how many instances share a store, by the server's time. Each store sends one heartbeat when it is opened, which is all
 //! that these tests wait for; the time is injected.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};

@@ -1,7 +1,5 @@
 //! A replica that takes over without the last writes: nobody is confirmed whose entry it lacks, and the gate equals the ledger again.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

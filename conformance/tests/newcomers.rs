@@ -5,8 +5,6 @@
 //! newcomer of another network is denied with a probability of at most k / 64. Networks are hashed with a secret, which is constant
 //! here, so that every run gives the same counts.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use conformance::pure_store::PureStore;

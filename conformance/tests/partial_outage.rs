@@ -1,7 +1,5 @@
 //! A cluster with one hanging server: a denial by another server stands and is not an error, and slots on another one are renewed.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use conformance::server::Kind;

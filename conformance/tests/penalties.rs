@@ -1,8 +1,6 @@
 //! Progressive penalties on real servers: the denial cache loses no strike, a flood of subjects blocks nobody, the states have a
 //! lifetime, and in a cluster no strike counts twice.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};

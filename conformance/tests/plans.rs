@@ -1,7 +1,5 @@
 //! Plans of several checks, on every store: roles, modes, budgets, and which check the decision shows.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use conformance::suite::{StoreFixture, limits_with_window, on_every_store, one_limit_of_each_kind};

@@ -4,8 +4,6 @@
 //! `make test` runs a fixed number of steps from a fixed seed; `TIDEGATE_STEPS=1000000` runs that many for each kind of limit, from a
 //! fresh seed. A failure is shrunk to its smallest sequence before it is shown.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! Giving back cannot be farmed: what is admitted and not given back stays within every limit, whatever a client takes, leaves,
 //! refunds and settles.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use conformance::suite::{AnyStore, StoreFixture, count_allowed, left, on_every_store, one_limit_of_each_kind};

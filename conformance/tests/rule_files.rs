@@ -1,7 +1,5 @@
 //! A rule file on every store: the same decisions from memory, from Redis and from Valkey, before and after it changes.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use conformance::suite::{AnyStore, StoreFixture, limits_with_window, on_every_store};

@@ -1,7 +1,5 @@
 //! A runtime that shuts down: a call that is made meanwhile fails, and never hangs.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::future::pending;
 use std::sync::mpsc::{Receiver, Sender, channel};
 

@@ -1,8 +1,6 @@
 //! A real primary with a replica and three sentinels: the store follows a failover, survives the loss of a sentinel, and counts
 //! nothing twice.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use conformance::server::{KINDS, Kind, Server, free_port};
 use conformance::suite::{
     count_allowed, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind, retry_while_transient,

@@ -1,8 +1,6 @@
 //! Silent servers: the store stops sending calls to a silent server, fails at once, and uses it again as soon as it answers. A
 //! hang is a stopped process (SIGSTOP).
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

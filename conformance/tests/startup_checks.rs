@@ -1,7 +1,5 @@
 //! The checks at startup of a store: certificates, permissions, and server settings that hurt limits.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::path::PathBuf;
 
 use conformance::server::{KINDS, Kind, Server};

@@ -1,7 +1,5 @@
 //! The tower layer on real stores: servers that share a limit, cancelled requests, a store that goes away.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -90,7 +88,7 @@ async fn a_cancelled_request_frees_its_queue_slot_on_every_store() {
         assert!(held.await.unwrap_err().is_cancelled());
         // The refund runs in the background.
         while left(&handle.limiter()).await == 0 {
-            tokio::task::yield_now().await;
+            conformance::poll::pause_task().await;
         }
         let next = hold(&app, fixture).await;
         fixture.clock.advance(Duration::from_secs(1));
@@ -133,7 +131,7 @@ async fn a_response_holds_its_slot_until_it_ends_on_every_store() {
         drop(response);
         // The release runs in the background.
         while left(&handle.limiter()).await == 0 {
-            tokio::task::yield_now().await;
+            conformance::poll::pause_task().await;
         }
         assert_eq!(handle.held_leases(), 0);
     })

@@ -1,7 +1,5 @@
 //! Traps 1 to 12: errors in the arithmetic of buckets by which other limiters lose or invent tokens. Each is tested on every store.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use conformance::suite::{START, count_allowed, left, limits_with_window, on_every_store};

@@ -1,8 +1,6 @@
 //! Traps 25 to 30, 33 and 40: keys, expiry and commands of the store, on real servers with their own clocks. (Traps 31, 32 and 37
 //! to 39 are in `traps_redis_faults.rs`.)
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,10 +1,7 @@
 //! Traps 31, 32 and 37 to 39: lost scripts, broken connections, clocks that disagree, full memory. The faults are injected into
 //! real servers.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
@@ -102,7 +99,7 @@ async fn a_decision_on_a_broken_connection_is_an_error_and_is_not_sent_again() {
             let limiter_of_task = Arc::clone(&cut);
             let pending = tokio::spawn(async move { limiter_of_task.check(&Request::new("")).await });
             while blocked_clients(&mut connection) == 0 {
-                thread::yield_now();
+                conformance::poll::pause();
             }
             let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut connection).unwrap();
             resume(&mut connection); // so that a second attempt would succeed
@@ -188,7 +185,7 @@ async fn a_promoted_replica_keeps_the_consumption() {
         let replica = Server::start_with(kind, &["--replicaof", "127.0.0.1", url.rsplit(':').next().unwrap()]);
         let (mut to_primary, mut to_replica) = (primary.connection(), replica.connection());
         while !info(&mut to_replica, "replication").contains("master_link_status:up") {
-            thread::yield_now();
+            conformance::poll::pause();
         }
         let store = primary.store_with(long_timeout_options()).await;
         for limit in one_limit_of_each_kind(10) {

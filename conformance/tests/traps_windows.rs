@@ -1,8 +1,6 @@
 //! Traps 13 to 24: errors in windows by which other limiters exceed the limit, consume units for denied requests, or never admit
 //! again. Each is tested on every store. (Trap 23 is about reservations.)
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 #[path = "traps_windows/quotas.rs"]
 mod quotas;
 

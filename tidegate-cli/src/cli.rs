@@ -9,8 +9,6 @@ use clap_complete::Shell;
 use crate::admin_client::AdminArgs;
 use crate::quota::{EXAMPLES as QUOTA_EXAMPLES, QuotaCommand};
 use crate::request::RequestArgs;
-use tidegate_bench::BenchArgs;
-use tidegate_bench::SurgeArgs;
 use tidegate_rules::FrontDoor;
 use tidegate_server::command::{ColorChoice, SecretArgs, ServeArgs};
 
@@ -51,8 +49,6 @@ pub(crate) enum Command {
         command: QuotaCommand,
     },
     Status(StatusArgs),
-    Bench(BenchArgs),
-    Surge(SurgeArgs),
     /// Print a completion script for your shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

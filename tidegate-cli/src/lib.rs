@@ -1,7 +1,7 @@
 //! The command line of Tidegate, as a library: the binary `tidegate` and tests call [`run`].
 //!
 //! ```text
-//! arguments ──▶ cli ──▶ serve │ rules │ check │ subject │ quota │ status │ bench │ surge │ manual ──▶ output ──▶ exit code
+//! arguments ──▶ cli ──▶ serve │ rules │ check │ subject │ quota │ status │ manual ──▶ output ──▶ exit code
 //! ```
 //!
 //! [`run`] reads arguments and files, writes to an [`Output`], and never ends the process.
@@ -12,7 +12,7 @@
 //! - `subject`, `status`: look up and reset a subject, and show the state of a running server, through its `admin_client`.
 //! - `quota`: usage, reconciliation, corrections and export of the ledger of a running server.
 //! - `manual`: shell completions and manual pages.
-//! - `tidegate serve` comes from `tidegate-server`, `bench` and `surge` from `tidegate-bench`.
+//! - `tidegate serve` comes from `tidegate-server`.
 
 mod admin_client;
 mod arguments;
@@ -54,9 +54,7 @@ pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, ou
         Command::Subject { command } => subject::run(&command, output),
         Command::Quota { command } => quota::run(&command, output),
         Command::Status(arguments) => status::run(&arguments, output),
-        Command::Bench(arguments) => tidegate_bench::bench(&arguments, output),
         Command::Serve(arguments) => tidegate_server::command::serve(&arguments, output),
-        Command::Surge(arguments) => tidegate_bench::surge(&arguments, output),
         Command::Completions { shell } => Ok(manual::print_completions(shell, output)),
         Command::Man { dir } => manual::manual_pages(dir.as_deref(), output),
     };

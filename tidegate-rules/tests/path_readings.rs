@@ -1,7 +1,5 @@
 //! Paths that servers read in several ways: no spelling avoids the limit of a path.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use proptest::prelude::*;
 use tidegate::attributes::{EscapedSlashes, PathError, PathReadings};
 use tidegate::{Limiter, MemoryStore, Request, Secret};

@@ -1,7 +1,5 @@
 //! Penalties in rule files, where they are allowed, and what they become; and the bounds of slots.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use tidegate::Penalty;

@@ -1,7 +1,5 @@
 //! Header fields and rejections for random rules and request histories.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 

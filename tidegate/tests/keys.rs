@@ -1,7 +1,5 @@
 //! The key grammar: different keys have different names, and no input of a client moves a key to another slot.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use proptest::prelude::*;

@@ -1,7 +1,4 @@
-//! The memory store under every interleaving of two threads (`make loom`). Empty unless built with `--cfg loom`.
-
-#![cfg(loom)]
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+//! The memory store under every interleaving of two threads (`make loom`).
 
 use loom::sync::Arc;
 use loom::thread;

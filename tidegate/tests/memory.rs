@@ -1,7 +1,5 @@
 //! The memory store: its bound, its removal of expired keys, and its overflow buckets.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use tidegate::spi::{Check, Gate, Plan, Subject};

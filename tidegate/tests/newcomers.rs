@@ -4,8 +4,6 @@
 //! most k of them, so that a newcomer of another network is denied with a probability of at most k / buckets. Which networks share a
 //! bucket is random, so the bounds of these tests leave room for chance: less than one run in a billion exceeds them.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use tidegate::{

@@ -1,7 +1,5 @@
 //! What decides the partition of a key, and so its slot in a cluster.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 

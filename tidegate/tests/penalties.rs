@@ -1,7 +1,5 @@
 //! Progressive penalties in virtual time: whom they block, for how long, and whom never.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 use std::time::Duration;
 
 use proptest::prelude::*;

@@ -1,7 +1,5 @@
 //! Each limit satisfies the formula in its documentation, for random histories.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 #[path = "properties/corrections.rs"]
 mod corrections;
 #[path = "properties/quotas.rs"]

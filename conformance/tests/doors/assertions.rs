@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::client::{HttpResponse, request};
-use crate::setup::Setup;
+use crate::doors::client::{HttpResponse, request};
+use crate::doors::setup::Setup;
 
 /// What a proxy supports.
 pub(crate) struct ProxyCapabilities {

@@ -6,9 +6,9 @@ use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::client::{HttpResponse, local_request};
-use crate::process::until;
-use crate::setup::Tidegate;
+use crate::doors::client::{HttpResponse, local_request};
+use crate::doors::setup::Tidegate;
+use conformance::process::until;
 
 /// Consumes the whole limit of a client.
 const RIDES: &str = r#"{"method":"GET","path":"/api/rides","ip":"127.0.0.9","cost":5,"receipt":true}"#;

@@ -7,8 +7,8 @@ use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::client::{HttpResponse, local_request};
-use crate::setup::Tidegate;
+use crate::doors::client::{HttpResponse, local_request};
+use crate::doors::setup::Tidegate;
 
 /// A lease that does not run out, however busy the machine is.
 const RULES: &str = "\

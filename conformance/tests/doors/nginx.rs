@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::assertions::{
+use crate::doors::assertions::{
     ProxyCapabilities, assert_repeated_keys_are_refused, assert_store_outage, assert_tidegate_outage, limits,
 };
-use crate::client::request;
-use crate::process::program;
-use crate::setup::{Recipe, Setup};
+use crate::doors::client::request;
+use crate::doors::setup::{Recipe, Setup};
+use conformance::process::program;
 
 const CAPABILITIES: ProxyCapabilities = ProxyCapabilities { fields: true, body: false, retry_after_failure: true };
 

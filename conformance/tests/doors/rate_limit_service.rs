@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use tempfile::TempDir;
 use tonic::Request;
 
-use crate::setup::{Tidegate, deployed};
+use crate::doors::setup::{Tidegate, deployed};
 
 /// The distance of the store: more than the 15 ms that a decision has by default.
 const DISTANCE: Duration = Duration::from_millis(20);

@@ -8,9 +8,9 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::client::local_request;
-use crate::process::until;
-use crate::setup::Tidegate;
+use crate::doors::client::local_request;
+use crate::doors::setup::Tidegate;
+use conformance::process::until;
 
 /// Windows that do not end during a test, and two limits, so that a reservation has several parts.
 const RULES: &str = "\

@@ -7,9 +7,10 @@ use std::process::Command;
 use conformance::server::{Kind, Server};
 use tempfile::TempDir;
 
-use crate::backend::Service;
-use crate::client::{HttpRequest, HttpResponse, request};
-use crate::process::{Process, free_port, until};
+use crate::doors::backend::Service;
+use crate::doors::client::{HttpRequest, HttpResponse, request};
+use conformance::process::{Process, until};
+use conformance::server::free_port;
 
 /// How a proxy is started with the files of its folder in `deploy/`.
 pub(crate) struct Recipe {

@@ -6,9 +6,9 @@ use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::client::{HttpResponse, local_request};
-use crate::process::until;
-use crate::setup::Tidegate;
+use crate::doors::client::{HttpResponse, local_request};
+use crate::doors::setup::Tidegate;
+use conformance::process::until;
 
 const TOKEN: &str = "change-token-0123456789";
 

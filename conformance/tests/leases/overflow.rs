@@ -11,7 +11,7 @@ use tidegate::{
 };
 use tidegate_redis::RedisStore;
 
-use crate::{LEASE, slots};
+use crate::leases::{LEASE, slots};
 
 async fn ask(limiter: &Limiter<RedisStore>, ip: &str) -> Decision {
     limiter.check(&Request::new("").with_attribute("ip", ip)).await.unwrap()

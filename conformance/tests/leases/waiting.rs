@@ -8,7 +8,7 @@ use std::time::Duration;
 use conformance::suite::{left, on_every_store};
 use tidegate::{AcquireOutcome, ManualClock, Request, Rule};
 
-use crate::{LEASE, hold, slots, wait_for_left};
+use crate::leases::{LEASE, hold, slots, wait_for_left};
 
 /// The first interval after which a caller asks again.
 const POLL: Duration = Duration::from_millis(50);

@@ -10,7 +10,7 @@ use tidegate::{Clock, Lease, LeaseError, Limiter, ManualClock, Request, Rule, Ti
 use tokio::sync::oneshot::{Sender, channel};
 use tokio::task::JoinHandle;
 
-use crate::{LEASE, hold, slots, take, wait_for_left};
+use crate::leases::{LEASE, hold, slots, take, wait_for_left};
 
 #[tokio::test]
 async fn a_worker_holds_its_slot_as_long_as_it_works_and_releases_it_at_the_end() {

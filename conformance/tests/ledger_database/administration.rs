@@ -5,7 +5,7 @@ use tidegate::spi::{EntryKind, MAX_AMOUNT, OutboxEntry};
 use tidegate::{Period, Periods, Timestamp};
 use tidegate_ledger::{Correction, ExportQuery, Ledger, LedgerErrorKind, Posted, Reset, RollUp, UsageQuery};
 
-use crate::{PARTITION, TestDatabase, account, consume, on_both_databases};
+use crate::ledger_database::{PARTITION, TestDatabase, account, consume, on_both_databases};
 
 on_both_databases!(
     a_correction_is_an_entry_with_author_and_reason,

@@ -4,7 +4,7 @@ use conformance::postgres::PostgresServer;
 use tidegate::Secret;
 use tidegate_ledger::{Ledger, LedgerErrorKind, LedgerUrl, Posted};
 
-use crate::{PARTITION, TestDatabase, account, consume, on_both_databases};
+use crate::ledger_database::{PARTITION, TestDatabase, account, consume, on_both_databases};
 
 on_both_databases!(
     a_ledger_of_a_newer_version_is_refused_and_not_changed,

@@ -6,8 +6,8 @@ use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{EntryId, EntryKind, GateState, OutboxEntry, Subject};
 use tidegate_ledger::{ExportQuery, Posted};
 
-use crate::model::NaiveLedger;
-use crate::{PARTITION, STEM, TestDatabase, account, consume, entry, on_both_databases};
+use crate::ledger_database::model::NaiveLedger;
+use crate::ledger_database::{PARTITION, STEM, TestDatabase, account, consume, entry, on_both_databases};
 
 on_both_databases!(
     a_repeated_entry_counts_once,

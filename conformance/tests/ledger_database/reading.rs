@@ -5,7 +5,7 @@ use tidegate::spi::{AccountKey, GateState, OutboxEntry, Subject};
 use tidegate::{Clock, Period, Periods, SystemClock, Timestamp};
 use tidegate_ledger::{ExportFormat, ExportQuery, PeriodPoint, UsageQuery};
 
-use crate::{PARTITION, TestDatabase, account, consume, on_both_databases};
+use crate::ledger_database::{PARTITION, TestDatabase, account, consume, on_both_databases};
 
 on_both_databases!(
     states_come_in_the_order_of_their_keys_and_unknown_ones_are_empty,

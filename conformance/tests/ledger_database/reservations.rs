@@ -4,7 +4,7 @@ use tidegate::Timestamp;
 use tidegate::spi::{EntryKind, GateHold, GateHoldStatus, OutboxEntry};
 use tidegate_ledger::{ExportQuery, Ledger, UsageQuery};
 
-use crate::{TestDatabase, account, entry, on_both_databases};
+use crate::ledger_database::{TestDatabase, account, entry, on_both_databases};
 
 on_both_databases!(
     a_reservation_is_open_until_it_ends_in_any_order_of_entries,

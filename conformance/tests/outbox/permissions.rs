@@ -6,8 +6,8 @@ use tidegate::spi::{AccountKey, Check, Outbox, Plan, Store};
 use tidegate::{StoreError, StoreErrorKind};
 use tidegate_redis::RedisStore;
 
-use crate::PARTITION;
-use crate::fixture::{GENERATION, flush, gate, gate_state, subject};
+use crate::outbox::PARTITION;
+use crate::outbox::fixture::{GENERATION, flush, gate, gate_state, subject};
 
 /// The error names exactly the permissions that rules with a ledger need beside the others; none can be left out.
 #[tokio::test]

@@ -6,8 +6,8 @@ use conformance::topology::Cluster;
 use tidegate::spi::{Check, Outbox, Plan, Store};
 use tidegate_redis::RedisStore;
 
-use crate::PARTITION;
-use crate::fixture::{GENERATION, drain_partition, gate, read_state, subject};
+use crate::outbox::PARTITION;
+use crate::outbox::fixture::{GENERATION, drain_partition, gate, read_state, subject};
 
 /// A state, its outbox and its generation are keys of one slot. While only some of them have moved, a plan is refused and changes nothing, and
 /// so is a read. Afterwards everything is there.

@@ -8,7 +8,7 @@ use redis::Cmd;
 use tidegate::spi::{Check, Plan, Store};
 use tidegate_ledger::{Ledger, LedgerService, LedgerUrl, ServiceOptions};
 
-use crate::fixture::{gate, read_state, subject};
+use crate::outbox::fixture::{gate, read_state, subject};
 
 const NEVER: Duration = Duration::from_secs(3_600);
 

@@ -90,7 +90,7 @@ async fn wrong_clocks(server: &Server, place: &str) {
     wrong();
     limiter.commit_soon(&reserved.reservation().unwrap(), 1);
     while store.background_adjustments() > 0 {
-        tokio::task::yield_now().await;
+        conformance::poll::pause_task().await;
     }
     assert_eq!(left(&limiter).await, 1, "{place}: a commit in the background");
 

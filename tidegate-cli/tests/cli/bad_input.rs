@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::shell::{RunOutput, Shell};
+use crate::cli::shell::{RunOutput, Shell};
 
 #[test]
 fn an_error_names_the_flag_and_a_solution_but_never_the_value() {

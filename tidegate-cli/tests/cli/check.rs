@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::shell::{RULES, RunOutput, Shell};
+use crate::cli::shell::{RULES, RunOutput, Shell};
 
 #[test]
 fn an_allowed_request_shows_what_remains_and_the_response_headers() {

@@ -1,6 +1,6 @@
 //! The commands in `docs/cli.md` and `docs/testing-limits.md` print what the pages show.
 
-use crate::shell::Shell;
+use crate::cli::shell::Shell;
 
 #[test]
 fn the_cli_page_shows_the_real_output() {

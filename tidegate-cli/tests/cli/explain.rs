@@ -1,6 +1,6 @@
 //! `tidegate rules explain`.
 
-use crate::shell::{RunOutput, Shell};
+use crate::cli::shell::{RunOutput, Shell};
 
 #[test]
 fn the_output_shows_matching_rules_subjects_and_a_timeline() {

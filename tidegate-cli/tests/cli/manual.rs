@@ -1,6 +1,6 @@
 //! Help, schema, completions and manual pages.
 
-use crate::shell::Shell;
+use crate::cli::shell::Shell;
 
 #[test]
 fn completions_contain_every_command() {

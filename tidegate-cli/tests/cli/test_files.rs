@@ -1,6 +1,6 @@
 //! `tidegate rules test`.
 
-use crate::shell::Shell;
+use crate::cli::shell::Shell;
 
 const TESTS: &str = "\
 rules: ../rules.yaml

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::shell::{RULES, RunOutput, Shell};
+use crate::cli::shell::{RULES, RunOutput, Shell};
 
 const WRONG: &str = "\
 version: 1

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::{Running, ask, ask_with};
+use crate::serve::{Running, ask, ask_with};
 
 const CHANGE: &str = "change-token-0123456789";
 const READ: &str = "read-token-0123456789";

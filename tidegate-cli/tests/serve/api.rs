@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::{Running, ask};
+use crate::serve::{Running, ask};
 
 const HELLO: &str = r#"{"path":"/hello","ip":"203.0.113.9"}"#;
 

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use serde_json::json;
 
-use crate::{Running, ask};
+use crate::serve::{Running, ask};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 

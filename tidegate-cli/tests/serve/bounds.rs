@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use serde_json::json;
 use tokio::net::TcpSocket;
 
-use crate::hostile_http2::{get_all, is_closed_with_goaway};
-use crate::{GATEWAY_REQUESTS, Running, ask, ask_with, serve_with_files};
+use crate::serve::hostile_http2::{get_all, is_closed_with_goaway};
+use crate::serve::{GATEWAY_REQUESTS, Running, ask, ask_with, serve_with_files};
 
 /// An upstream that answers each request once the test sends a message.
 struct HeldUpstream {

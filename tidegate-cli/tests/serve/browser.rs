@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::{Running, ask, ask_with};
+use crate::serve::{Running, ask, ask_with};
 
 const HELLO: &str = r#"{"path":"/hello","ip":"203.0.113.9"}"#;
 

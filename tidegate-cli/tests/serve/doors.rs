@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::logging::upstream;
-use crate::{Running, ask, ask_with};
+use crate::serve::logging::upstream;
+use crate::serve::{Running, ask, ask_with};
 
 const RULES: &str = "
 version: 1

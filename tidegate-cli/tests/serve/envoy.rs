@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::{Running, ask};
+use crate::serve::{Running, ask};
 
 const LIMITS: &str = "
 domain: edge

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use tempfile::TempDir;
 
-use crate::Running;
+use crate::serve::Running;
 
 const RULES: &str = "\
 version: 1

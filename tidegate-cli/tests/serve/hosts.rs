@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tidegate::{Limiter, MemoryStore, Request};
 use tidegate_rules::RuleFile;
 
-use crate::Running;
+use crate::serve::Running;
 
 const RULES: &str = "\
 version: 1

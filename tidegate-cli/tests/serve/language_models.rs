@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::{Running, ask_with};
+use crate::serve::{Running, ask_with};
 
 /// The stand-in for the API of a language model.
 struct Upstream {

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Running, ask};
+use crate::serve::{Running, ask};
 
 /// Leases that do not run out during a test.
 const RULES: &str = "\
@@ -116,7 +116,7 @@ fn a_web_page_cannot_renew_or_release() {
     let lease = hold(&server);
     for method in ["PUT", "DELETE"] {
         let headers = ["origin: https://evil.example"];
-        assert_eq!(crate::ask_with(&server.http, method, &lease, &headers, "").0, 403, "{method}");
+        assert_eq!(crate::serve::ask_with(&server.http, method, &lease, &headers, "").0, 403, "{method}");
     }
     assert_eq!(ask(&server.http, "PUT", &lease, "").0, 200);
 }

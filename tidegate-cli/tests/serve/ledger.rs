@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::{Running, ask_with, serve};
+use crate::serve::{Running, ask_with, serve};
 
 const CHANGE: &str = "change-token-0123456789";
 const READ: &str = "read-token-0123456789";

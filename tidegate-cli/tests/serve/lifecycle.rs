@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::{Running, ask};
+use crate::serve::{Running, ask};
 
 fn rules(capacity: u32) -> String {
     format!(

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
-use crate::{Running, ask_with, refused, serve};
+use crate::serve::{Running, ask_with, refused, serve};
 
 const RULES: &str = "
 version: 1
@@ -174,7 +174,7 @@ fn a_wrong_format_level_or_directive_is_refused_with_what_to_write() {
 fn the_access_log_has_one_line_for_each_request_through_the_gateway() {
     let url = upstream();
     let arguments = ["--gateway", "127.0.0.1:0", "--upstream", &url, "--log-format", "json"];
-    let ask = |server: &Running, path| crate::ask(&server.gateway, "POST", path, "hi");
+    let ask = |server: &Running, path| crate::serve::ask(&server.gateway, "POST", path, "hi");
     let mut server = Running::start(&[&arguments[..], &["--access-log"]].concat());
     assert_eq!(ask(&server, "/other?key=token-77"), (200, "hello".to_owned()));
     let statuses: Vec<u16> = (0..4).map(|_| ask(&server, "/hello?key=token-77").0).collect();

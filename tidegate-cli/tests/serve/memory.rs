@@ -16,8 +16,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
 
-use crate::hostile_http2::get_all;
-use crate::{GATEWAY_REQUESTS, Running, ask};
+use crate::serve::hostile_http2::get_all;
+use crate::serve::{GATEWAY_REQUESTS, Running, ask};
 
 /// The length of each response.
 const RESPONSE_BYTES: usize = 20_000_000;

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tempfile::TempDir;
 
-use crate::Running;
+use crate::serve::Running;
 
 /// A certificate authority.
 struct Authority {
@@ -114,7 +114,7 @@ fn all_addresses_but_the_admin_address_use_tls() {
     // An HTTP/2 server begins with its settings: a frame of type 4.
     let (response, _) = exchange(&server.grpc, &authority, None, HTTP2).unwrap();
     assert_eq!(response[3], 4);
-    assert_eq!(crate::ask(&server.admin, "GET", "/metrics", "").0, 200);
+    assert_eq!(crate::serve::ask(&server.admin, "GET", "/metrics", "").0, 200);
     let mut plain = TcpStream::connect(&server.http).unwrap();
     plain.write_all(REQUEST.as_bytes()).unwrap();
     let mut response = Vec::new();
@@ -170,14 +170,14 @@ fn an_upstream_is_trusted_if_an_authority_of_the_system_has_signed_its_certifica
     for (signer, status) in [(&authority, 200), (&Authority::new(), 502)] {
         let file = folder.path().join("system.pem");
         fs::write(&file, signer.certificate.pem()).unwrap();
-        let mut command = crate::serve(&["--gateway", "127.0.0.1:0", "--upstream", &address]);
+        let mut command = crate::serve::serve(&["--gateway", "127.0.0.1:0", "--upstream", &address]);
         command.env("SSL_CERT_FILE", &file).env_remove("SSL_CERT_DIR");
         let gateway = Running::start_command(command);
-        assert_eq!(crate::ask(&gateway.gateway, "GET", "/healthz", "").0, status);
+        assert_eq!(crate::serve::ask(&gateway.gateway, "GET", "/healthz", "").0, status);
     }
     // Without any authority it does not start.
     fs::write(folder.path().join("system.pem"), "").unwrap();
-    let mut command = crate::serve(&["--gateway", "127.0.0.1:0", "--upstream", &address]);
+    let mut command = crate::serve::serve(&["--gateway", "127.0.0.1:0", "--upstream", &address]);
     command.env("SSL_CERT_FILE", folder.path().join("system.pem")).env_remove("SSL_CERT_DIR");
     let output = command.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -207,7 +207,7 @@ fn errors_name_the_certificate_file() {
         ),
         (vec!["--tls-cert", &certificate, "--tls-key", &path("other.pem")], format!("{certificate}: ")),
     ] {
-        let error = crate::refused(&arguments);
+        let error = crate::serve::refused(&arguments);
         assert!(error.starts_with(&format!("error: {expected}")), "{arguments:?}: {error}");
     }
 }

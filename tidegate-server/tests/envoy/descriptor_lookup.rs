@@ -1,6 +1,6 @@
 //! Which limit applies to a descriptor.
 
-use crate::{EnvoyClient, hit};
+use crate::envoy::{EnvoyClient, hit};
 
 /// The entries of a descriptor, and the expected result.
 type Case<T> = (&'static [(&'static str, &'static str)], T);

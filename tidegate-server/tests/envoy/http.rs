@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use tidegate_server::envoy::{ConfigHandle, EnvoyOptions, EnvoyService, router, router_with_refunds};
 use tower::ServiceExt;
 
-use crate::{clock, handle, no_rules, service, store, store_failures};
+use crate::envoy::{clock, handle, no_rules, service, store, store_failures};
 
 const LIMITS: &str = "
 domain: edge

@@ -8,7 +8,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-use crate::{serve, service};
+use crate::envoy::{serve, service};
 
 const LIMITS: &str = "
 domain: edge

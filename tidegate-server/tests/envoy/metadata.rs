@@ -11,7 +11,7 @@ use serde_json::json;
 use tidegate_server::envoy::{EnvoyOptions, router};
 use tower::ServiceExt;
 
-use crate::{EnvoyClient, hit, service, with_hits};
+use crate::envoy::{EnvoyClient, hit, service, with_hits};
 
 const LIMITS: &str = "
 domain: edge

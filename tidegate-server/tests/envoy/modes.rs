@@ -3,7 +3,7 @@
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tidegate_server::envoy::{EnvoyOptions, Stats};
 
-use crate::{EnvoyClient, hit, service, with_hits};
+use crate::envoy::{EnvoyClient, hit, service, with_hits};
 
 const MODES: &str = "
 domain: edge
@@ -114,12 +114,12 @@ rules:
   - { id: edge, match: { action: edge }, per: [], fixed_window: { limit: 1, window: 1m }, on_failure: open }
 ";
     let file = tidegate_rules::RuleFile::parse("rules.yaml", rules).unwrap();
-    let handle = crate::handle(file.rules().clone(), crate::store(&crate::clock()));
+    let handle = crate::envoy::handle(file.rules().clone(), crate::envoy::store(&crate::envoy::clock()));
     let mut client =
         EnvoyClient::connect(tidegate_server::envoy::EnvoyService::from_rules(handle).with_shadow(true)).await;
     assert!(client.summary(hit("edge", &[&[("k", "v")]])).await.starts_with("OK: OK 0/1"));
     let over = client.send(hit("edge", &[&[("k", "v")]])).await.unwrap();
-    assert_eq!(crate::summarize(&over), "OK: OVER_LIMIT 0/1 MINUTE edge 40s");
+    assert_eq!(crate::envoy::summarize(&over), "OK: OVER_LIMIT 0/1 MINUTE edge 40s");
     assert!(over.raw_body.is_empty() && over.response_headers_to_add.is_empty(), "it would look denied");
 }
 

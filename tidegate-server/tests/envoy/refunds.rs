@@ -8,7 +8,7 @@ use tidegate::ManualClock;
 use tidegate_server::envoy::{ConfigHandle, EnvoyService};
 use tonic::Code;
 
-use crate::{EnvoyClient, clock, config_files, handle, hit, no_rules, store, store_failures, with_hits};
+use crate::envoy::{EnvoyClient, clock, config_files, handle, hit, no_rules, store, store_failures, with_hits};
 
 const LIMITS: &str = "
 domain: edge

@@ -4,7 +4,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use tidegate_server::envoy::{ConfigHandle, EnvoyService};
 use tonic::Code;
 
-use crate::{EnvoyClient, clock, handle, hit, no_rules, store};
+use crate::envoy::{EnvoyClient, clock, handle, hit, no_rules, store};
 
 const PLAIN: &str = "
 domain: edge
@@ -63,9 +63,9 @@ async fn requests_fail_until_a_configuration_is_loaded() {
         EnvoyClient::connect(EnvoyService::from_config(handle(no_rules(), store(&clock())), config.clone())).await;
     let status = client.send(hit("edge", &[&[("k", "v")]])).await.unwrap_err();
     assert_eq!(status.message(), "no rate limit configuration loaded");
-    config.replace(crate::config_files::parse(PLAIN).unwrap());
+    config.replace(crate::envoy::config_files::parse(PLAIN).unwrap());
     assert_eq!(client.summary(hit("edge", &[&[("k", "v")]])).await, "OK: OK 8/9 MINUTE 40s");
     // The counters survive a new configuration.
-    config.replace(crate::config_files::parse(&PLAIN.replace('9', "20")).unwrap());
+    config.replace(crate::envoy::config_files::parse(&PLAIN.replace('9', "20")).unwrap());
     assert_eq!(client.summary(hit("edge", &[&[("k", "v")]])).await, "OK: OK 18/20 MINUTE 40s");
 }

@@ -1,6 +1,6 @@
 //! Descriptors with limits of the rule file.
 
-use crate::{EnvoyClient, hit, with_hits};
+use crate::envoy::{EnvoyClient, hit, with_hits};
 
 const RULES: &str = "
 version: 1
@@ -48,15 +48,15 @@ async fn a_denied_request_consumes_nothing_and_has_headers_and_a_body() {
     let mut client = EnvoyClient::with_rules(RULES).await;
     let login = || hit("edge", &[&[("ip", "203.0.113.9"), (":path", "/login?x=1"), ("account", "a7")]]);
     let passed = client.send(login()).await.unwrap();
-    assert_eq!(crate::summarize(&passed), "OK: OK 0/1 MINUTE login 40s");
-    let names = |response: &crate::RateLimitResponse| -> Vec<String> {
+    assert_eq!(crate::envoy::summarize(&passed), "OK: OK 0/1 MINUTE login 40s");
+    let names = |response: &crate::envoy::RateLimitResponse| -> Vec<String> {
         response.response_headers_to_add.iter().map(|field| field.key.clone()).collect()
     };
     assert!(names(&passed).contains(&"ratelimit".to_owned()) && passed.raw_body.is_empty());
     assert!(!names(&passed).contains(&"content-type".to_owned()), "it would replace that of the upstream");
     for _ in 0..3 {
         let denied = client.send(login()).await.unwrap();
-        assert_eq!(crate::summarize(&denied), "OVER_LIMIT: OVER_LIMIT 0/1 MINUTE login 40s");
+        assert_eq!(crate::envoy::summarize(&denied), "OVER_LIMIT: OVER_LIMIT 0/1 MINUTE login 40s");
         for name in ["retry-after", "ratelimit", "content-type"] {
             assert!(names(&denied).contains(&name.to_owned()), "{name}");
         }
@@ -117,7 +117,7 @@ async fn a_peek_at_a_rule_consumes_nothing() {
     }
     assert!(client.summary(with_hits(hit("edge", &[&[("ip", "203.0.113.9")]]), 0, 3)).await.starts_with("OK:"));
     let denied = client.send(peek()).await.unwrap();
-    assert_eq!(crate::summarize(&denied), "OVER_LIMIT: OVER_LIMIT 0/3 MINUTE edge 40s");
+    assert_eq!(crate::envoy::summarize(&denied), "OVER_LIMIT: OVER_LIMIT 0/3 MINUTE edge 40s");
     assert!(!denied.raw_body.is_empty());
     // A denied peek keeps the other descriptors from consuming.
     let beside = || with_hits(hit("edge", &[&[("ip", "203.0.113.9")], &[("ip", "203.0.113.10")]]), 0, 0);
@@ -141,7 +141,7 @@ async fn a_security_rule_shows_no_numbers() {
     let guess = || hit("guess", &[&[("ip", "203.0.113.9")]]);
     assert_eq!(client.summary(guess()).await, "OK: OK 0");
     let denied = client.send(guess()).await.unwrap();
-    assert_eq!(crate::summarize(&denied), "OVER_LIMIT: OVER_LIMIT 0 600s");
+    assert_eq!(crate::envoy::summarize(&denied), "OVER_LIMIT: OVER_LIMIT 0 600s");
     assert!(!String::from_utf8(denied.raw_body).unwrap().contains("rule_id"));
 }
 

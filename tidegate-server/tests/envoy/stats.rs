@@ -6,7 +6,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats};
 
-use crate::{EnvoyClient, clock, handle, hit, no_rules, store, store_failures, with_hits};
+use crate::envoy::{EnvoyClient, clock, handle, hit, no_rules, store, store_failures, with_hits};
 
 const LIMITS: &str = "
 domain: edge

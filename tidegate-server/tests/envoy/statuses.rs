@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService};
 
-use crate::{EnvoyClient, clock, handle, hit, no_rules, service, store, with_hits};
+use crate::envoy::{EnvoyClient, clock, handle, hit, no_rules, service, store, with_hits};
 
 const UNITS: &str = "
 domain: edge

@@ -13,7 +13,7 @@ use tidegate_tower::LimitLayer;
 use tonic::Code;
 use tower::ServiceExt;
 
-use crate::{EnvoyClient, config_files, handle, hit, no_rules, with_hits};
+use crate::envoy::{EnvoyClient, config_files, handle, hit, no_rules, with_hits};
 
 /// A store that always fails, or never answers.
 #[derive(Default)]
@@ -107,14 +107,14 @@ async fn a_local_rule_is_decided_by_the_instance_and_shows_no_numbers() {
     let local = || hit("local", &[&[("k", "v")]]);
     for _ in 0..2 {
         let response = client.send(local()).await.unwrap();
-        assert_eq!(crate::summarize(&response), "OK: OK 0");
+        assert_eq!(crate::envoy::summarize(&response), "OK: OK 0");
         assert_eq!(response.request_headers_to_add[0].key, "x-tidegate-degraded");
     }
     let denied = client.send(local()).await.unwrap();
-    assert_eq!(crate::summarize(&denied), "OVER_LIMIT: OVER_LIMIT 0");
+    assert_eq!(crate::envoy::summarize(&denied), "OVER_LIMIT: OVER_LIMIT 0");
     // A peek gives the same result, and consumes nothing.
     let peeked = client.send(with_hits(local(), 0, 0)).await.unwrap();
-    assert_eq!(crate::summarize(&peeked), "OVER_LIMIT: OVER_LIMIT 0");
+    assert_eq!(crate::envoy::summarize(&peeked), "OVER_LIMIT: OVER_LIMIT 0");
     assert!(denied.statuses[0].current_limit.is_none() && denied.request_headers_to_add.is_empty());
     let names: Vec<&str> = denied.response_headers_to_add.iter().map(|header| header.key.as_str()).collect();
     assert_eq!(names, ["retry-after", "retry-after-ms", "content-type", "cache-control"]);
@@ -125,7 +125,7 @@ async fn an_open_rule_allows_the_request_and_marks_it_as_degraded() {
     let mut client = EnvoyClient::connect(service_with_rules()).await;
     for hits in [0, 1] {
         let response = client.send(with_hits(hit("open", &[&[("k", "v")]]), 0, hits)).await.unwrap();
-        assert_eq!(crate::summarize(&response), "OK: OK 0");
+        assert_eq!(crate::envoy::summarize(&response), "OK: OK 0");
         let header = &response.request_headers_to_add[0];
         assert_eq!((header.key.as_str(), header.value.as_str()), ("x-tidegate-degraded", "true"));
         assert!(response.response_headers_to_add.is_empty());
@@ -167,7 +167,7 @@ async fn a_subject_with_other_requests_waiting_is_over_its_limit_and_no_error() 
     for domain in ["open", "closed", "local"] {
         for hits in [0, 1] {
             let response = client.send(with_hits(hit(domain, &[&[("k", "v")]]), 0, hits)).await.unwrap();
-            assert_eq!(crate::summarize(&response), "OVER_LIMIT: OVER_LIMIT 0", "{domain}");
+            assert_eq!(crate::envoy::summarize(&response), "OVER_LIMIT: OVER_LIMIT 0", "{domain}");
             let retry = &response.response_headers_to_add[0];
             assert_eq!((retry.key.as_str(), retry.value.as_str()), ("retry-after", "1"));
             assert!(response.raw_body.starts_with(br#"{"error":"overloaded","#), "{response:?}");

@@ -16,7 +16,7 @@ use tidegate_server::gateway::GatewayOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::{RawConnection, exchange, file_limits, gateway_with, mirror, serve};
+use crate::gateway::{RawConnection, exchange, file_limits, gateway_with, mirror, serve};
 
 /// Two attempts for each account.
 const RULES: &str = "

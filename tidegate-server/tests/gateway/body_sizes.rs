@@ -15,7 +15,7 @@ use hyper_util::rt::TokioExecutor;
 use tidegate_server::gateway::GatewayOptions;
 use tokio::sync::mpsc;
 
-use crate::{RawConnection, exchange, field, file_limits, gateway_with, mirror, serve};
+use crate::gateway::{RawConnection, exchange, field, file_limits, gateway_with, mirror, serve};
 
 /// A body without a length counts as 10 KiB, and the bucket has room for one.
 const RULES: &str = "

@@ -8,7 +8,7 @@ use tidegate_server::ConnectionLimits;
 use tidegate_server::gateway::GatewayOptions;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{RawConnection, START, field, gateway_at, gateway_with, get, limits, listener, mirror, serve};
+use crate::gateway::{RawConnection, START, field, gateway_at, gateway_with, get, limits, listener, mirror, serve};
 
 /// An upstream that responds once the test releases the request.
 fn held_upstream() -> (Router, mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
@@ -42,7 +42,7 @@ async fn requests_beyond_the_upstream_connections_wait_and_beyond_the_queue_get_
     // One of these two waits, and the other is refused.
     let (second, third) = (send(gateway, "/2").await, send(gateway, "/3").await);
     let (second, third) = (tokio::spawn(second.receive_to_end()), tokio::spawn(third.receive_to_end()));
-    crate::until(|| second.is_finished() || third.is_finished()).await;
+    crate::gateway::until(|| second.is_finished() || third.is_finished()).await;
     assert!(held_requests.try_recv().is_err(), "only one request is at the upstream");
     release.send(()).unwrap();
     assert!(first.receive_to_end().await.ends_with("at last"));

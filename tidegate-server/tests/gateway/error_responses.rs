@@ -10,7 +10,7 @@ use tidegate_server::gateway::GatewayOptions;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-use crate::{
+use crate::gateway::{
     RawConnection, START, exchange, field, gateway, gateway_at, gateway_with, get, limits, listener, mirror, serve,
 };
 

@@ -5,7 +5,7 @@ use axum::response::AppendHeaders;
 use tidegate::ManualClock;
 use tidegate_server::gateway::GatewayOptions;
 
-use crate::{RawConnection, START, exchange, field, gateway, gateway_with, get, limits, mirror, serve};
+use crate::gateway::{RawConnection, START, exchange, field, gateway, gateway_with, get, limits, mirror, serve};
 
 #[tokio::test]
 async fn a_request_is_forwarded_unchanged() {

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioExecutor;
 use tidegate::ManualClock;
 use tidegate_server::gateway::GatewayOptions;
 
-use crate::{START, gateway, gateway_with, get, limits, mirror, serve};
+use crate::gateway::{START, gateway, gateway_with, get, limits, mirror, serve};
 
 #[tokio::test]
 async fn a_client_may_speak_http_2() {

@@ -8,8 +8,8 @@ use axum::response::Response;
 use tidegate::ManualClock;
 use tokio::sync::Notify;
 
-use crate::tokens::{RULES, RawUpstream, TestGateway, USAGE, events, request, send_chunk};
-use crate::{RawConnection, START, serve, until};
+use crate::gateway::tokens::{RULES, RawUpstream, TestGateway, USAGE, events, request, send_chunk};
+use crate::gateway::{RawConnection, START, serve, until};
 
 /// By then, what was reserved is committed. The rest is charged, and nothing is given back.
 #[tokio::test]

@@ -12,10 +12,12 @@ use tidegate_tower::{Handle, LimitLayer};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-use crate::http2_frames::Http2Connection;
-use crate::slow_clients::{SHORT_TIMEOUT, endless_upstream, held_upstream};
-use crate::upgrades::{UPGRADE_REQUEST, UPGRADE_RESPONSE};
-use crate::{RawConnection, START, field, gateway_at, gateway_with, get, limits, listener, mirror, serve, until};
+use crate::gateway::http2_frames::Http2Connection;
+use crate::gateway::slow_clients::{SHORT_TIMEOUT, endless_upstream, held_upstream};
+use crate::gateway::upgrades::{UPGRADE_REQUEST, UPGRADE_RESPONSE};
+use crate::gateway::{
+    RawConnection, START, field, gateway_at, gateway_with, get, limits, listener, mirror, serve, until,
+};
 
 const LEASE: Duration = Duration::from_secs(30);
 const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -287,7 +289,7 @@ async fn a_client_that_opens_hangs_up_and_resets_at_random_neither_leaks_nor_far
     let (layer, handle, clock) = layer(SLOTS);
     let streaming = gateway_with(&streaming, GatewayOptions::new(), layer.clone()).await;
     let echo = gateway_with(&echo, GatewayOptions::new(), layer).await;
-    let unlimited = crate::gateway(Router::new().fallback(async || "ok")).await;
+    let unlimited = crate::gateway::gateway(Router::new().fallback(async || "ok")).await;
     for round in 0..12_u32 {
         let mut http1 = Vec::new();
         for number in 0..8 {

@@ -9,7 +9,7 @@ use tidegate::{Limit, Limiter, ManualClock, OnFailure, Rate, Rule, RuleSet, Stor
 use tidegate_server::gateway::GatewayOptions;
 use tidegate_tower::LimitLayer;
 
-use crate::{RawConnection, START, field, gateway_with, get, limits, mirror, serve, until};
+use crate::gateway::{RawConnection, START, field, gateway_with, get, limits, mirror, serve, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -12,7 +12,7 @@ use tidegate_rules::RuleFile;
 use tidegate_server::gateway::GatewayOptions;
 use tidegate_tower::LimitLayer;
 
-use crate::{START, exchange, gateway, gateway_with, get, mirror, serve};
+use crate::gateway::{START, exchange, gateway, gateway_with, get, mirror, serve};
 
 const RULES: &str = "
 version: 1
@@ -130,7 +130,7 @@ async fn a_target_that_cannot_be_judged_is_refused() {
         assert!(response.ends_with("\"}") && response.contains(r#"{"error":"bad_request","message":""#), "{response}");
     }
     // Without a rule that reads paths there is nothing to avoid.
-    let gateway = crate::gateway(mirror()).await;
+    let gateway = crate::gateway::gateway(mirror()).await;
     assert_eq!(received(&get(gateway, "/a;b%2Fc\\d", "").await), Some("/a;b%2Fc\\d"));
 }
 

@@ -9,7 +9,7 @@ use hyper_util::rt::TokioExecutor;
 use tidegate::{Limit, ManualClock, Rate, Rule};
 use tidegate_server::gateway::GatewayOptions;
 
-use crate::{START, exchange, gateway_with, get, limits, mirror, serve};
+use crate::gateway::{START, exchange, gateway_with, get, limits, mirror, serve};
 
 /// A gateway whose rules allow one request for each API key, host and cookie.
 async fn limited_gateway() -> SocketAddr {
@@ -54,7 +54,7 @@ async fn keys_that_differ_only_in_invalid_utf8_have_limits_of_their_own() {
     let gateway = limited_gateway().await;
     for key in [b"\xff", b"\xfe"] {
         for expected in ["200", "429"] {
-            let mut connection = crate::RawConnection::connect(gateway).await;
+            let mut connection = crate::gateway::RawConnection::connect(gateway).await;
             let head = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-api-key: k";
             let bytes = [&head[..], key, b"\r\n\r\n"].concat();
             tokio::io::AsyncWriteExt::write_all(&mut connection.stream, &bytes).await.unwrap();

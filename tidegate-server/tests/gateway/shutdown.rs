@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::{RawConnection, START, limits, listener, serve};
+use crate::gateway::{RawConnection, START, limits, listener, serve};
 
 const SHORT_DRAIN: ConnectionLimits = ConnectionLimits::new().with_drain_timeout(Duration::from_millis(20));
 

@@ -15,8 +15,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::http2_frames::Http2Connection;
-use crate::{RawConnection, START, exchange, gateway_at, gateway_with, limits, listener, serve};
+use crate::gateway::http2_frames::Http2Connection;
+use crate::gateway::{RawConnection, START, exchange, gateway_at, gateway_with, limits, listener, serve};
 
 pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -66,7 +66,7 @@ async fn a_small_response_that_an_http2_client_does_not_take_is_no_longer_under_
         client.get(1, 1).await;
         // The next request is refused until the first one is ended.
         loop {
-            let response = crate::get(gateway, "/", "").await;
+            let response = crate::gateway::get(gateway, "/", "").await;
             if response.starts_with("HTTP/1.1 200 ") {
                 break;
             }
@@ -85,7 +85,7 @@ async fn a_response_that_waits_in_the_buffers_of_its_connection_is_under_way() {
     // The buffers of the system are full after some megabytes. From then on, no request ends.
     let (mut stream, mut refused) = (1, 0);
     while refused < 50 {
-        if crate::get(gateway, "/", "").await.starts_with("HTTP/1.1 503 ") {
+        if crate::gateway::get(gateway, "/", "").await.starts_with("HTTP/1.1 503 ") {
             refused += 1;
         } else {
             client.get(stream, 10).await;
@@ -93,7 +93,7 @@ async fn a_response_that_waits_in_the_buffers_of_its_connection_is_under_way() {
         }
     }
     drop(client);
-    while !crate::get(gateway, "/", "").await.starts_with("HTTP/1.1 200 ") {}
+    while !crate::gateway::get(gateway, "/", "").await.starts_with("HTTP/1.1 200 ") {}
 }
 
 #[tokio::test]

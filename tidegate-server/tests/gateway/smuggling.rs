@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use axum::extract::Request;
 
-use crate::{exchange, gateway, mirror};
+use crate::gateway::{exchange, gateway, mirror};
 
 /// A second request, for a server that reads the body of the first one differently.
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nhost: a\r\n\r\n";

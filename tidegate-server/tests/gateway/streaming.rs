@@ -7,7 +7,7 @@ use tidegate::ManualClock;
 use tidegate_server::gateway::GatewayOptions;
 use tokio::net::TcpListener;
 
-use crate::{RawConnection, START, exchange, gateway, gateway_with, limits, mirror};
+use crate::gateway::{RawConnection, START, exchange, gateway, gateway_with, limits, mirror};
 
 /// An upstream that returns each body frame as it arrives, and then the trailers.
 fn echo() -> Router {

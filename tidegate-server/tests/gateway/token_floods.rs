@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::Router;
 use tokio::sync::Semaphore;
 
-use crate::tokens::{RULES, TestGateway, request, upstream};
-use crate::{exchange, field, serve, until};
+use crate::gateway::tokens::{RULES, TestGateway, request, upstream};
+use crate::gateway::{exchange, field, serve, until};
 
 /// Sends 50 requests at a time, each of which uses 400 tokens, and returns how many reached the upstream.
 async fn flood(rules: &str) -> (u64, TestGateway) {

@@ -5,8 +5,8 @@ use axum::extract::Request;
 use axum::response::Response;
 use tidegate_server::gateway::GatewayOptions;
 
-use crate::tokens::{DELTA, RULES, RawUpstream, TestGateway, USAGE, events, request, send_chunk, upstream};
-use crate::{RawConnection, exchange, serve, until};
+use crate::gateway::tokens::{DELTA, RULES, RawUpstream, TestGateway, USAGE, events, request, send_chunk, upstream};
+use crate::gateway::{RawConnection, exchange, serve, until};
 
 /// The upstream may have worked on it.
 #[tokio::test]

@@ -7,9 +7,11 @@ use hyper_util::service::TowerToHyperService;
 use tidegate_server::gateway::{Gateway, GatewayOptions, UpstreamTls};
 use tokio::io::AsyncWriteExt;
 
-use crate::tokens::{DELTA, RULES, RawUpstream, TestGateway, USAGE, events, request, send_chunk, unchunked, upstream};
-use crate::upstream_tls::{Authority, accept};
-use crate::{RawConnection, file_limits, listener, serve};
+use crate::gateway::tokens::{
+    DELTA, RULES, RawUpstream, TestGateway, USAGE, events, request, send_chunk, unchunked, upstream,
+};
+use crate::gateway::upstream_tls::{Authority, accept};
+use crate::gateway::{RawConnection, file_limits, listener, serve};
 
 const RESPONSE_DELTA: &str =
     "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"word\"}";
@@ -94,7 +96,7 @@ async fn a_stream_is_counted_although_it_is_not_declared_as_one() {
     assert_eq!(gateway.stream(r#"{"stream":true}"#).await, all);
     assert_eq!(gateway.used(), 100);
     let json = "\u{feff} {\"usage\":{\"prompt_tokens\":30,\"completion_tokens\":70}}";
-    let (upstream, _) = crate::tokens::upstream("application/json", json).await;
+    let (upstream, _) = crate::gateway::tokens::upstream("application/json", json).await;
     let gateway = TestGateway::new(RULES, &upstream).await;
     assert_eq!(gateway.stream(r#"{"stream":true}"#).await, json);
     assert_eq!(gateway.used(), 100, "an answer that is no stream");

@@ -13,7 +13,7 @@ use tidegate_server::gateway::GatewayOptions;
 use tidegate_tower::{Handle, LimitLayer};
 use tokio::net::TcpListener;
 
-use crate::{RawConnection, START, exchange, file_limits, gateway_with, serve, until};
+use crate::gateway::{RawConnection, START, exchange, file_limits, gateway_with, serve, until};
 
 /// 500 tokens are reserved for a request that does not say how many it wants.
 pub(crate) const RULES: &str = "\

@@ -8,8 +8,8 @@ use tidegate_server::gateway::GatewayOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::tokens::{RULES, TestGateway};
-use crate::{RawConnection, START, gateway, gateway_at, gateway_with, get, limits, listener, mirror};
+use crate::gateway::tokens::{RULES, TestGateway};
+use crate::gateway::{RawConnection, START, gateway, gateway_at, gateway_with, get, limits, listener, mirror};
 
 pub(crate) const UPGRADE_REQUEST: &str = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\
                          sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";

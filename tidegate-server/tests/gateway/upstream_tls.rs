@@ -23,8 +23,8 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::upgrades::{UPGRADE_REQUEST, UPGRADE_RESPONSE};
-use crate::{RawConnection, START, get, limits, listener, mirror};
+use crate::gateway::upgrades::{UPGRADE_REQUEST, UPGRADE_RESPONSE};
+use crate::gateway::{RawConnection, START, get, limits, listener, mirror};
 
 /// A certificate authority, whose certificates are in files.
 pub(crate) struct Authority {
@@ -204,7 +204,7 @@ async fn an_upstream_that_is_not_trusted_gives_502_and_the_log_says_why() {
     let (authority, other) = (Authority::new(), Authority::new());
     let trusted = upstream(authority.server("localhost", b"http/1.1", None)).await.port();
     let misnamed = upstream(authority.server("elsewhere.example", b"http/1.1", None)).await.port();
-    let plain = crate::serve(mirror()).await.port();
+    let plain = crate::gateway::serve(mirror()).await.port();
     for (port, files, reason) in [
         (trusted, other.files(), "UnknownIssuer"),
         (misnamed, authority.files(), "not valid for name"),

@@ -7,7 +7,7 @@ use http::HeaderName;
 use tidegate::Rule;
 use tidegate_tower::LimitLayer;
 
-use crate::{burst, limiter, request_with_key, send};
+use crate::layer::{burst, limiter, request_with_key, send};
 
 const USED: HeaderName = HeaderName::from_static("x-tokens-used");
 

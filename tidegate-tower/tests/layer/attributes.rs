@@ -8,7 +8,7 @@ use axum::routing::get;
 use tidegate::Rule;
 use tidegate_tower::{Attributes, LimitLayer, Peer};
 
-use crate::{app, burst, limiter, request_with_key, send};
+use crate::layer::{app, burst, limiter, request_with_key, send};
 
 async fn status(app: &Router, request: http::Request<Body>) -> u16 {
     send(app, request).await.status.as_u16()

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::{START, TestResponse, app, limiter_on, request_with_key, send, wait_until};
+use crate::layer::{START, TestResponse, app, limiter_on, request_with_key, send, wait_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 

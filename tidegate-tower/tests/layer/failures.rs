@@ -13,7 +13,7 @@ use tidegate::{Limiter, MemoryStore, OnFailure, Rule, RuleSet, StoreError, Store
 use tidegate_tower::{DegradedMode, LimitLayer};
 use tower::{Layer, Service, ServiceExt};
 
-use crate::{TestResponse, app, burst, limiter, request_with_key, send};
+use crate::layer::{TestResponse, app, burst, limiter, request_with_key, send};
 
 /// A store of which every call fails, or only adjustments.
 pub(crate) struct FailingStore {

@@ -18,7 +18,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::{Service, ServiceExt, service_fn};
 
-use crate::{burst, limiter};
+use crate::layer::{burst, limiter};
 
 /// The request and response message of the service.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -95,7 +95,7 @@ async fn a_denial_is_resource_exhausted_with_the_limits_as_metadata() {
 async fn a_rejection_has_the_protocol_of_the_client() {
     let denying = connect(LimitLayer::new(limiter([Rule::new("closed", burst(0))]))).await;
     let rule = Rule::new("pay", burst(9)).with_on_failure(OnFailure::Closed);
-    let failing = connect(crate::failures::failing_layer([rule], false).0).await;
+    let failing = connect(crate::layer::failures::failing_layer([rule], false).0).await;
     for (sent, received, denied, failed) in [
         ("application/grpc", "application/grpc", (200, Some("8")), (200, Some("14"))),
         ("application/grpc+proto", "application/grpc", (200, Some("8")), (200, Some("14"))),
@@ -138,7 +138,7 @@ async fn a_permanent_denial_forbids_grpc_retries() {
 #[tokio::test]
 async fn a_closed_rule_is_unavailable_while_the_store_fails() {
     let rule = Rule::new("pay", burst(9)).with_on_failure(OnFailure::Closed);
-    let (layer, _) = crate::failures::failing_layer([rule], false);
+    let (layer, _) = crate::layer::failures::failing_layer([rule], false);
     let channel = connect(layer).await;
     let failed = call_echo(&channel, "hello").await.unwrap_err();
     assert_eq!((failed.code(), metadata_value(failed.metadata(), "retry-after")), (Code::Unavailable, Some("1")));

@@ -17,7 +17,7 @@ use tidegate_tower::{Handle, LeaseLost, LimitLayer};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::{START, limiter_on, request_with_key, send, wait_until};
+use crate::layer::{START, limiter_on, request_with_key, send, wait_until};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -184,7 +184,7 @@ async fn a_delayed_request_holds_its_slot_while_it_waits_and_releases_it_if_it_i
         let queue = Limit::leaky_bucket(Rate::per_minute(1).unwrap(), 9).unwrap();
         let (layer, clock) = layer_with([slots(2), Rule::new("queue", queue)]);
         let handle = layer.handle();
-        let app = crate::app(layer);
+        let app = crate::layer::app(layer);
         assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::OK);
         let delayed = tokio::spawn({
             let app = app.clone();
@@ -273,7 +273,7 @@ async fn a_handler_can_hold_the_slot_for_longer_than_the_response() {
 
 #[tokio::test]
 async fn a_request_without_a_concurrency_rule_has_no_lease() {
-    let (layer, clock) = layer_with([Rule::new("api", crate::burst(9))]);
+    let (layer, clock) = layer_with([Rule::new("api", crate::layer::burst(9))]);
     let handle = layer.handle();
     let page = get(async |request: axum::extract::Request| match request.extensions().get::<HeldLease>() {
         Some(_) => StatusCode::IM_A_TEAPOT,

@@ -9,7 +9,7 @@ use tidegate::spi::Store;
 use tidegate::{OnFailure, Rule, UsageKind};
 use tidegate_tower::{LimitLayer, ReservedTokens, TokenUsage, UsageReport};
 
-use crate::{TestResponse, app, burst, limiter, request_with_key, send, wait_until};
+use crate::layer::{TestResponse, app, burst, limiter, request_with_key, send, wait_until};
 
 /// A policy with other header names than the inner layers use.
 fn legacy_policy() -> HeaderPolicy {
@@ -52,7 +52,7 @@ async fn outer_layers_add_no_headers_to_a_rejection() {
     assert_eq!(denied.header("x-ratelimit-limit"), Some("0"));
 
     let closed = Rule::new("pay", burst(9)).with_on_failure(OnFailure::Closed);
-    let failed = send_through(&crate::failures::failing_layer([closed], false).0).await;
+    let failed = send_through(&crate::layer::failures::failing_layer([closed], false).0).await;
     assert_eq!((failed.status, limit_header_names(&failed)), (StatusCode::SERVICE_UNAVAILABLE, vec![]));
 }
 

@@ -11,7 +11,7 @@ use tidegate::{Limiter, ManualClock, MemoryStore};
 use tidegate_rules::RuleFile;
 use tidegate_tower::LimitLayer;
 
-use crate::{START, TestResponse, send};
+use crate::layer::{START, TestResponse, send};
 
 const RULES: &str = "
 version: 1
@@ -75,14 +75,15 @@ async fn the_inner_service_receives_the_canonical_path_if_the_layer_says_so() {
     assert_eq!(get(&app(RULES), "/a/../b%2Fc?d=/../e").await.body, "/b%2Fc?d=/../e");
     let decode = RULES.replace("exempt:", "identify: { escaped_slashes: decode }\nexempt:");
     assert_eq!(get(&app(&decode), "/a/../b%2Fc?d=%2F").await.body, "/b/c?d=%2F");
-    let as_it_is = crate::paths::app(layer(&decode));
+    let as_it_is = crate::layer::paths::app(layer(&decode));
     assert_eq!(get(&as_it_is, "/a/../b%2Fc").await.body, "/a/../b%2Fc");
 }
 
 #[tokio::test]
 async fn a_request_that_cannot_be_judged_is_refused() {
     let app = app(layer(RULES));
-    let reject = crate::paths::app(layer(&RULES.replace("exempt:", "identify: { escaped_slashes: reject }\nexempt:")));
+    let reject =
+        crate::layer::paths::app(layer(&RULES.replace("exempt:", "identify: { escaped_slashes: reject }\nexempt:")));
     let refused = [
         send(&app, Request::builder().method("post").uri("/free").body(Body::empty()).unwrap()).await,
         get(&app, "*").await,

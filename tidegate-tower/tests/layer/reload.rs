@@ -4,7 +4,7 @@ use tidegate::http::{HeaderPolicy, ResetFormat};
 use tidegate::{Limit, ManualClock, Rate, Rule, RuleSet};
 use tidegate_tower::LimitLayer;
 
-use crate::{START, app, burst, count_allowed, limiter, limiter_on, request_with_key, send, wait_until};
+use crate::layer::{START, app, burst, count_allowed, limiter, limiter_on, request_with_key, send, wait_until};
 
 #[tokio::test]
 async fn new_rules_apply_to_all_clones_at_once() {

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::{TestResponse, burst, limiter, send, wait_until};
+use crate::layer::{TestResponse, burst, limiter, send, wait_until};
 
 /// An application that returns the body, with one request for each body text.
 fn echo() -> Router {

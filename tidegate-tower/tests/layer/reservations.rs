@@ -10,7 +10,7 @@ use tidegate::{MemoryStore, Request, ReservationError, Rule};
 use tidegate_tower::{Handle, LimitLayer};
 use tokio::sync::Notify;
 
-use crate::{burst, limiter, request_with_key, send};
+use crate::layer::{burst, limiter, request_with_key, send};
 
 type Limits = Handle<Arc<MemoryStore>>;
 

@@ -9,7 +9,7 @@ use tidegate::http::{HeaderPolicy, ResetFormat};
 use tidegate::{Limit, Period, Periods, Rate, Rule, RuleMode};
 use tidegate_tower::LimitLayer;
 
-use crate::{START, app, burst, limiter, request_with_key, send};
+use crate::layer::{START, app, burst, limiter, request_with_key, send};
 
 #[tokio::test]
 async fn an_allowed_response_shows_the_remaining_requests() {

@@ -12,8 +12,8 @@ use tidegate::{Limiter, ManualClock, MemoryStore, RuleSet};
 use tidegate_rules::RuleFile;
 use tidegate_tower::{AssumedBodySize, BufferBody, Handle, LimitLayer};
 
-use crate::request_bodies::Chunks;
-use crate::{START, send};
+use crate::layer::request_bodies::Chunks;
+use crate::layer::{START, send};
 
 const FILE: &str = "
 version: 1
@@ -163,7 +163,7 @@ rules:
 ";
     let layer =
         LimitLayer::new(Limiter::new(rules(HOSTS), MemoryStore::new().with_clock(ManualClock::starting_at(START))));
-    let app = crate::app(layer);
+    let app = crate::layer::app(layer);
     let header = |host: &str| Request::get("/").header("host", host);
     let target = |host: &str| Request::get(format!("http://{host}/")).header("host", "other.example");
     assert_eq!(status(&app, header("shop.example"), "").await, StatusCode::OK, "the first request takes the only unit");

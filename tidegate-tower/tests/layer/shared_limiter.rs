@@ -17,7 +17,7 @@ use tidegate_tower::{LimitLayer, Peer};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::{app, burst, count_allowed, limiter, request_with_key, send};
+use crate::layer::{app, burst, count_allowed, limiter, request_with_key, send};
 
 /// Sends each request over a connection of its own, a few concurrently; counts the allowed ones.
 async fn count_allowed_connections(server: SocketAddr, connections: usize) -> usize {

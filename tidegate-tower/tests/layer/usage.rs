@@ -11,7 +11,7 @@ use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule, UsageKind};
 use tidegate_tower::{LimitLayer, TokenUsage, UsageReport};
 use tower::ServiceExt;
 
-use crate::{START, burst, limiter, limiter_on, request_with_key, send, wait_until};
+use crate::layer::{START, burst, limiter, limiter_on, request_with_key, send, wait_until};
 
 fn rules() -> [Rule; 3] {
     let tokens = |id: &'static str, kind| Rule::new(id, burst(1000)).with_cost(100).with_usage(kind);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tidegate::{Limiter, ManualClock, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind};
 
-use crate::store::{SwitchableStore, bucket, poll_once};
+use crate::fallback::store::{SwitchableStore, bucket, poll_once};
 
 /// What the store does at one request.
 #[derive(Clone, Copy, Debug)]

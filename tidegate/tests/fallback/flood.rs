@@ -3,7 +3,7 @@
 use tidegate::spi::DEFAULT_MAX_KEYS;
 use tidegate::{AnonymousBounds, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet};
 
-use crate::store::{SwitchableStore, bucket, passed, poll_once};
+use crate::fallback::store::{SwitchableStore, bucket, passed, poll_once};
 
 /// Keys in the memory of the fallback. Smaller than [`DEFAULT_MAX_KEYS`], so that the test is short; the bounds are proportional.
 const MAX_KEYS: usize = DEFAULT_MAX_KEYS / 50;

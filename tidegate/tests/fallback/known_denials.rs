@@ -10,7 +10,7 @@ use tidegate::{
     CheckResult, Decision, ManualClock, OnFailure, Request, Rule, RuleMode, StoreError, StoreErrorKind, Timestamp,
 };
 
-use crate::store::{SwitchableStore, bucket, limiter, poll_once};
+use crate::fallback::store::{SwitchableStore, bucket, limiter, poll_once};
 
 fn denial(check: usize) -> KnownDenial {
     let outcome = Outcome {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::{LeaseError, Limit, Limiter, ManualClock, OnFailure, Request, Rule, StoreError, StoreErrorKind};
 
-use crate::store::{SwitchableStore, limiter, passed, poll_once};
+use crate::fallback::store::{SwitchableStore, limiter, passed, poll_once};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -102,7 +102,7 @@ fn a_rule_that_lets_requests_pass_without_room_in_a_full_store_holds_no_slot() {
     let lease = poll_once(limiter.check(&Request::new(""))).unwrap().lease().unwrap();
     poll_once(limiter.renew(&lease)).unwrap();
     poll_once(limiter.release(lease)).unwrap();
-    let alone = crate::store::limiter(&store, &clock, [open]);
+    let alone = crate::fallback::store::limiter(&store, &clock, [open]);
     assert_eq!(poll_once(alone.check(&Request::new(""))).unwrap().lease(), None);
 }
 

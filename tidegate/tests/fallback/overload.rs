@@ -3,7 +3,7 @@
 use tidegate::http::HeaderPolicy;
 use tidegate::{ManualClock, OnFailure, OnOverload, Request, Rule, RuleMode, StoreError, StoreErrorKind};
 
-use crate::store::{SwitchableStore, bucket, limiter, passed, poll_once};
+use crate::fallback::store::{SwitchableStore, bucket, limiter, passed, poll_once};
 
 const POLICIES: [OnFailure; 6] =
     [OnFailure::Local, OnFailure::Share, OnFailure::Open, OnFailure::Closed, OnFailure::Static, OnFailure::Degraded];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::{Decision, Limiter, ManualClock, MemoryStore, OnFailure, Penalty, Request, Rule, RuleSet};
 
-use crate::store::{SwitchableStore, bucket, poll_once};
+use crate::fallback::store::{SwitchableStore, bucket, poll_once};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -10,7 +10,7 @@ use tidegate::{
     Decision, Limit, ManualClock, OnFailure, Rate, Request, Rule, RuleMode, RuleSet, StoreError, StoreErrorKind,
 };
 
-use crate::store::{SwitchableStore, bucket, limiter, passed, poll_once};
+use crate::fallback::store::{SwitchableStore, bucket, limiter, passed, poll_once};
 
 #[test]
 fn each_failure_policy_admits_as_many_requests_as_documented() {

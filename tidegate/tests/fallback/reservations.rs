@@ -9,7 +9,7 @@ use tidegate::{
     StoreErrorKind,
 };
 
-use crate::store::{SwitchableStore, bucket, limiter, poll_once};
+use crate::fallback::store::{SwitchableStore, bucket, limiter, poll_once};
 
 fn tokens() -> Rule {
     Rule::new("tokens", bucket(100)).with_on_failure(OnFailure::Local)

@@ -3,7 +3,7 @@
 use tidegate::spi::{Check, Gate, KeyStem, MAX_CHECKS, MAX_SHADOW_CHECKS, Plan, PlanError, Role, Subject};
 use tidegate::{Limiter, ManualClock, MemoryStore, Request, Rule, RuleMode, RuleSet};
 
-use crate::store::{SwitchableStore, bucket, limiter, passed, poll_once};
+use crate::fallback::store::{SwitchableStore, bucket, limiter, passed, poll_once};
 
 fn rules(enforced: usize, shadow: usize) -> Vec<Rule> {
     let shadow = (0..shadow).map(|n| Rule::new(format!("s{n}"), bucket(0)).with_mode(RuleMode::Shadow));

@@ -2,7 +2,7 @@
 
 use tidegate::{Decision, Limiter, ManualClock, OnFailure, Request, Rule, StoreErrorKind};
 
-use crate::store::{SwitchableStore, bucket, limiter, passed, poll_once};
+use crate::fallback::store::{SwitchableStore, bucket, limiter, passed, poll_once};
 
 /// A store that knows the tenant, and has no room for users.
 fn full(clock: &ManualClock) -> SwitchableStore {

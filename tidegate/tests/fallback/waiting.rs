@@ -12,7 +12,7 @@ use tidegate::{
     AcquireOutcome, Lease, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError,
 };
 
-use crate::store::{SwitchableStore, bucket, limiter, poll_once};
+use crate::fallback::store::{SwitchableStore, bucket, limiter, poll_once};
 
 const LEASE: Duration = Duration::from_secs(30);
 const MINUTE: Duration = Duration::from_secs(60);

@@ -1,0 +1,6 @@
+//! The proxies beside nginx; `make prove` runs them.
+
+mod caddy;
+mod envoy;
+mod haproxy;
+mod traefik;

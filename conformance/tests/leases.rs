@@ -1,0 +1,397 @@
+//! Concurrency limits: slots are held by their owners alone, run out by themselves, and are released by whatever ends a request. The
+//! tests move the clock; nothing really waits.
+
+mod overflow;
+mod reservations;
+mod waiting;
+mod workers;
+
+use std::time::Duration;
+
+use conformance::server::{KINDS, Kind, Server};
+use conformance::suite::{
+    AnyStore, MAX_WAIT, count_allowed, decide_all, key_name, left, long_timeout_options, on_every_store,
+};
+use conformance::topology::Cluster;
+use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, PlanMode, Store, Subject};
+use tidegate::{Decision, Lease, LeaseError, Limit, Limiter, OnFailure, Rate, Request, Rule, RuleSet};
+use tidegate_redis::{RedisOptions, RedisStore};
+
+const MICROSECOND: Duration = Duration::from_micros(1);
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(30);
+
+fn slots(max: u64) -> Limit {
+    Limit::concurrency(max, LEASE).unwrap()
+}
+
+/// For tests on the time of the server: a lease that does not run out, however busy the machine is.
+fn long_slots(max: u64) -> Limit {
+    Limit::concurrency(max, 120 * LEASE).unwrap()
+}
+
+async fn take<S: Store>(limiter: &Limiter<S>) -> Decision {
+    limiter.check(&Request::new("")).await.unwrap()
+}
+
+async fn hold<S: Store>(limiter: &Limiter<S>) -> Lease {
+    take(limiter).await.lease().expect("a free slot")
+}
+
+/// A worker that is killed neither renews nor releases.
+#[tokio::test]
+async fn the_slot_of_a_dead_worker_is_free_after_the_lease_no_earlier_and_no_later() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(slots(1));
+        let lease = hold(&limiter).await;
+        assert_eq!(lease.duration(), LEASE);
+        drop(lease);
+        fixture.clock.advance(LEASE.saturating_sub(MICROSECOND));
+        let denied = take(&limiter).await;
+        assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(SECOND)));
+        assert!(denied.lease().is_none());
+        fixture.clock.advance(MICROSECOND);
+        assert!(take(&limiter).await.is_allowed());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_heartbeat_after_the_lease_has_run_out_is_refused_and_takes_nothing() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(slots(1));
+        let lease = hold(&limiter).await;
+        fixture.clock.advance(LEASE);
+        assert!(matches!(limiter.renew(&lease).await, Err(LeaseError::NotHeld)));
+        assert_eq!(left(&limiter).await, 1);
+        let other = hold(&limiter).await;
+        assert!(matches!(limiter.renew(&lease).await, Err(LeaseError::NotHeld)), "another holds the slot");
+        assert!(matches!(limiter.release(lease).await, Err(LeaseError::NotHeld)));
+        assert_eq!(left(&limiter).await, 0, "the slot of the other is not released");
+        limiter.renew(&other).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stranger_and_a_second_release_free_no_slot() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(slots(2));
+        let (first, second) = (take(&limiter).await, take(&limiter).await);
+        let plan = limiter.plan(&Request::new(""));
+        let stranger = Adjustment::release(&plan.checks()[0], LeaseOwner::random());
+        limiter.adjust(&[stranger]).await.unwrap();
+        assert_eq!(left(&limiter).await, 0);
+        limiter.release(first.lease().unwrap()).await.unwrap();
+        for _ in 0..3 {
+            assert_eq!(left(&limiter).await, 1);
+            assert!(matches!(limiter.release(first.lease().unwrap()).await, Err(LeaseError::NotHeld)));
+        }
+        limiter.refund(second.into_receipt()).await.unwrap();
+        limiter.refund(first.into_receipt()).await.unwrap();
+        assert_eq!((left(&limiter).await, count_allowed(&limiter, 1, 5).await), (2, 2));
+    })
+    .await;
+}
+
+/// A slot is not a price: a response that says that it cost nothing still runs.
+#[tokio::test]
+async fn settling_the_cost_of_a_request_leaves_its_slot_held() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(slots(2));
+        let decision = limiter.check(&Request::new("").with_cost(2)).await.unwrap();
+        let lease = decision.lease().unwrap();
+        limiter.settle(decision.into_receipt(), |_| Some(0)).await.unwrap();
+        assert_eq!(left(&limiter).await, 0);
+        limiter.release(lease).await.unwrap();
+        assert_eq!(left(&limiter).await, 2);
+    })
+    .await;
+}
+
+/// The release is sent again until the server answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_is_released_while_the_server_hangs_is_free_when_it_answers_again() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let options = RedisOptions::new().with_timeout(Duration::from_millis(100)).with_heartbeats(false);
+        let store = server.store_with(options).await;
+        let rule = Rule::new("r", long_slots(2)).with_on_failure(OnFailure::Closed);
+        let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
+        let lease = loop {
+            // A busy machine may be late.
+            if let Some(lease) = limiter.check(&Request::new("")).await.ok().and_then(|decision| decision.lease()) {
+                break lease;
+            }
+        };
+        server.hang();
+        // Executed when the server goes on, long after its caller has the error.
+        assert!(limiter.check(&Request::new("")).await.is_err());
+        limiter.release_soon(lease);
+        server.resume();
+        let is_free = async {
+            loop {
+                match limiter.peek(&Request::new("")).await {
+                    Ok(peeked) if peeked.remaining() == Some(2) => return,
+                    _ => conformance::poll::pause_task().await,
+                }
+            }
+        };
+        tokio::time::timeout(MAX_WAIT, is_free).await.expect("both slots are free again");
+    }
+}
+
+/// A request that holds a slot for a millisecond must not cost the server a call for its release alone.
+#[tokio::test]
+async fn releases_in_the_background_share_calls() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let store = server.store_with(long_timeout_options()).await;
+        let limiter = Limiter::new(RuleSet::new([Rule::new("r", long_slots(1_000))]).unwrap(), store);
+        let mut leases = Vec::new();
+        for _ in 0..1_000 {
+            leases.push(hold(&limiter).await);
+        }
+        assert_eq!(left(&limiter).await, 0);
+        let before = server.calls("evalsha");
+        for lease in leases {
+            limiter.release_soon(lease);
+        }
+        // Peeks are other commands.
+        while left(&limiter).await < 1_000 {}
+        assert_eq!(server.calls("evalsha") - before, 8, "{kind:?}: at most 128 releases in each call");
+    }
+}
+
+#[tokio::test]
+async fn holders_above_a_lowered_limit_lose_their_slots_when_they_renew() {
+    on_every_store(async |fixture| {
+        let wide = fixture.limiter_of([Rule::new("r", slots(5))]);
+        let narrow = fixture.limiter_of([Rule::new("r", slots(2))]);
+        let mut leases = Vec::new();
+        for _ in 0..5 {
+            leases.push(hold(&wide).await);
+        }
+        assert_eq!(count_allowed(&narrow, 1, 3).await, 0);
+        let mut held = 0;
+        for lease in &leases {
+            held += u64::from(narrow.renew(lease).await.is_ok());
+        }
+        assert_eq!(held, 2, "three of five gave their slots up");
+        assert_eq!((left(&wide).await, left(&narrow).await), (3, 0));
+    })
+    .await;
+}
+
+/// Whatever the clock does, nobody is admitted above the limit, and nobody is locked out for longer than a lease.
+#[tokio::test]
+async fn a_clock_that_jumps_back_neither_frees_slots_nor_locks_them_for_longer_than_a_lease() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(Limit::concurrency(2, SECOND).unwrap());
+        let start = tidegate::Clock::now(&fixture.clock);
+        let (_first, second) = (hold(&limiter).await, hold(&limiter).await);
+        fixture.clock.set(tidegate::Timestamp::from_micros(start.as_micros() - 3_600_000_000));
+        assert_eq!(count_allowed(&limiter, 1, 3).await, 0);
+        limiter.renew(&second).await.unwrap();
+        fixture.clock.advance(SECOND.saturating_sub(MICROSECOND));
+        assert_eq!(count_allowed(&limiter, 1, 3).await, 0);
+        fixture.clock.advance(MICROSECOND);
+        assert_eq!(count_allowed(&limiter, 1, 3).await, 2);
+    })
+    .await;
+}
+
+/// The store is emptied: holders are told, new ones are judged by what is known, and a lease later no more than the limit is held.
+#[tokio::test]
+async fn holders_whose_slots_the_store_has_forgotten_are_told_so() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(slots(2));
+        let (first, second) = (hold(&limiter).await, hold(&limiter).await);
+        limiter.forget(&Request::new("")).await.unwrap();
+        assert!(matches!(limiter.renew(&first).await, Err(LeaseError::NotHeld)));
+        let _third = hold(&limiter).await;
+        assert!(matches!(limiter.renew(&second).await, Err(LeaseError::NotHeld)));
+        assert!(matches!(limiter.release(second).await, Err(LeaseError::NotHeld)));
+        assert_eq!(left(&limiter).await, 1);
+    })
+    .await;
+}
+
+/// The same owner takes again, as after a call whose reply was lost.
+#[tokio::test]
+async fn a_take_that_is_repeated_by_its_owner_holds_one_slot() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(slots(2));
+        let plan = limiter.plan(&Request::new(""));
+        for _ in 0..3 {
+            assert!(limiter.check_plan(&plan).await.unwrap().is_allowed());
+        }
+        assert_eq!(left(&limiter).await, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn denied_requests_hold_no_slot_even_if_each_check_counts() {
+    on_every_store(async |fixture| {
+        let hour = Limit::fixed_window(1, Duration::from_secs(3600)).unwrap();
+        let limiter = fixture.limiter_of([Rule::new("slots", slots(5)), Rule::new("hour", hour)]);
+        for mode in [PlanMode::AllOrNothing, PlanMode::CountEach] {
+            let plan = limiter.plan(&Request::new("")).with_mode(mode);
+            let decision = limiter.check_plan(&plan).await.unwrap();
+            if let Some(lease) = decision.lease() {
+                limiter.release(lease).await.unwrap();
+            }
+            for _ in 0..3 {
+                let plan = limiter.plan(&Request::new("")).with_mode(mode);
+                assert!(!limiter.check_plan(&plan).await.unwrap().is_allowed());
+            }
+            let peek = limiter.peek(&Request::new("")).await.unwrap();
+            assert_eq!(peek.checks()[0].outcome().remaining, 5, "{mode:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn refunding_a_request_releases_its_slot_even_if_its_place_in_a_queue_is_stuck() {
+    on_every_store(async |fixture| {
+        let queue = Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap();
+        let limiter = fixture.limiter_of([Rule::new("slots", slots(9)), Rule::new("queue", queue)]);
+        let first = take(&limiter).await;
+        let _second = take(&limiter).await;
+        limiter.refund(first.into_receipt()).await.unwrap();
+        let peek = limiter.peek(&Request::new("")).await.unwrap();
+        assert_eq!(peek.checks()[0].outcome().remaining, 8);
+    })
+    .await;
+}
+
+/// A denial must not outlive the release of a slot, on this instance or another.
+#[tokio::test]
+async fn a_denial_is_never_repeated_after_a_release() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let (one, other) =
+            (server.store_with(long_timeout_options()).await, server.store_with(long_timeout_options()).await);
+        let limiter =
+            |store: &RedisStore| Limiter::new(RuleSet::new([Rule::new("r", long_slots(1))]).unwrap(), store.clone());
+        let (one, other) = (limiter(&one), limiter(&other));
+        for _ in 0..20 {
+            let lease = hold(&one).await;
+            assert_eq!(count_allowed(&other, 1, 2).await, 0);
+            one.release(lease).await.unwrap();
+            other.release(hold(&other).await).await.unwrap();
+        }
+        assert_eq!(other.store().denial_cache_entries(), 0);
+    }
+}
+
+/// Many takes and releases at the same time, which the store combines.
+#[tokio::test]
+async fn no_more_than_the_limit_is_ever_held_under_concurrent_takes() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let store = server.store_with(long_timeout_options()).await;
+        let gate = Gate::for_rule("r", long_slots(7));
+        let plans: Vec<Plan<'_>> = (0..200)
+            .map(|number| Plan::new([Check::new(&gate, Subject::from_hash(1), number % 3 + 1)]).unwrap())
+            .collect();
+        for _ in 0..5 {
+            let verdicts = decide_all(&store, &plans).await;
+            let admitted = plans.iter().zip(verdicts).filter(|(_, verdict)| verdict.as_ref().unwrap().granted() > 0);
+            let admitted: Vec<&Plan<'_>> = admitted.map(|(plan, _)| plan).collect();
+            let weight: u64 = admitted.iter().map(|plan| plan.checks()[0].cost()).sum();
+            assert!((5..=7).contains(&weight), "{weight}");
+            let (mut renewals, mut releases) = (Vec::new(), Vec::new());
+            for plan in &admitted {
+                let (check, owner) = (&plan.checks()[0], plan.lease_owner().unwrap());
+                renewals.push(Adjustment::renewal(check, owner));
+                releases.push(Adjustment::release(check, owner));
+            }
+            assert!(store.update_slots(&renewals).await.unwrap().iter().all(|held| *held));
+            assert!(store.update_slots(&releases).await.unwrap().iter().all(|held| *held));
+            assert!(store.update_slots(&releases).await.unwrap().iter().all(|held| !*held));
+            assert!(store.update_slots(&renewals).await.unwrap().iter().all(|held| !*held));
+        }
+    }
+}
+
+/// The keys of one plan are in several slots, so the limits are decided one after the other.
+#[tokio::test]
+async fn a_plan_that_is_denied_across_slots_gives_its_slots_back() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let store = RedisStore::connect_with(&cluster.url(), long_timeout_options()).await.unwrap();
+    let hour = Limit::fixed_window(1, Duration::from_secs(50 * 31_557_600)).unwrap();
+    for mode in [PlanMode::AllOrNothing, PlanMode::CountEach] {
+        let rules = [
+            Rule::new(format!("user-{mode:?}"), long_slots(2)).with_per(["user"]),
+            Rule::new(format!("host-{mode:?}"), long_slots(5)).with_per(["host"]),
+            Rule::new(format!("hour-{mode:?}"), hour).with_per(["tenant"]),
+        ];
+        let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
+        let request = || {
+            Request::new("").with_attribute("user", "ann").with_attribute("host", "a7").with_attribute("tenant", "acme")
+        };
+        let remaining = async || {
+            let peek = limiter.peek(&request()).await.unwrap();
+            peek.checks().iter().map(|check| check.outcome().remaining).collect::<Vec<_>>()
+        };
+        let first = limiter.check_plan(&limiter.plan(&request()).with_mode(mode)).await.unwrap();
+        assert!(first.is_allowed());
+        for _ in 0..4 {
+            let denied = limiter.check_plan(&limiter.plan(&request()).with_mode(mode)).await.unwrap();
+            assert_eq!((denied.is_allowed(), denied.lease()), (false, None), "{mode:?}");
+            assert_eq!(remaining().await, [1, 4, 0], "{mode:?}");
+        }
+        let lease = first.lease().unwrap();
+        limiter.renew(&lease).await.unwrap();
+        limiter.release(lease).await.unwrap();
+        assert_eq!(remaining().await, [2, 5, 0], "{mode:?}");
+    }
+}
+
+/// While a slot of the cluster moves, a call with several of its keys may find only some of them. Slots are renewed and released one by
+/// one then.
+#[tokio::test]
+async fn slots_are_renewed_and_released_while_their_keys_move_to_another_server() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let store = RedisStore::connect_with(&cluster.url(), long_timeout_options()).await.unwrap();
+    let rules = (0..4).map(|number| Rule::new(format!("r{number}"), long_slots(2)).with_per(["user"]));
+    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store);
+    let request = Request::new("").with_attribute("user", "ann");
+    let [first, second] = [limiter.check(&request).await, limiter.check(&request).await];
+    let [first, second] = [first, second].map(|decision| decision.unwrap().lease().unwrap());
+    let names: Vec<_> = limiter.plan(&request).checks().iter().map(|check| key_name(check.key())).collect();
+    let mut slot_of_key = redis::cmd("CLUSTER");
+    slot_of_key.arg("KEYSLOT").arg(&names[0]);
+    let slot: u16 = slot_of_key.query(&mut cluster.servers[0].connection()).unwrap();
+    let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
+    cluster.start_slot_move(slot, source, target);
+    cluster.migrate(source, target, &names[..2]);
+    limiter.renew(&first).await.unwrap();
+    limiter.renew_or_retake(&second).await.unwrap();
+    assert!(!limiter.check(&request).await.unwrap().is_allowed());
+    limiter.release(first).await.unwrap();
+    let third = limiter.check(&request).await.unwrap().lease().unwrap();
+    cluster.move_keys(slot, source, target);
+    cluster.finish_slot_move(slot, target);
+    assert!(!limiter.check(&request).await.unwrap().is_allowed());
+    for lease in [second, third] {
+        limiter.renew(&lease).await.unwrap();
+        limiter.release(lease).await.unwrap();
+    }
+    let peek = limiter.peek(&request).await.unwrap();
+    assert!(peek.checks().iter().all(|check| check.outcome().remaining == 2));
+}
+
+/// Waits for a release in the background.
+async fn wait_for_left(limiter: &Limiter<AnyStore>, expected: u64) {
+    for _ in 0..1_000_000 {
+        if left(limiter).await == expected {
+            return;
+        }
+        conformance::poll::pause_task().await;
+    }
+    panic!("the slot was not released");
+}

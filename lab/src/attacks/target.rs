@@ -1,0 +1,245 @@
+//! `Target`: a store, the instances on it, and the service behind their gateways.
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Limiter, Penalty, Request, Rule, RuleMode, RuleSet};
+use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
+use tidegate_rules::RuleFile;
+use tidegate_server::gateway::{Gateway, GatewayOptions};
+use tidegate_tower::LimitLayer;
+use tokio::net::TcpListener;
+use tokio::task::{AbortHandle, block_in_place};
+
+use super::attack::{Attack, Door, StoreState};
+use super::http_client::{HttpClient, KEY_HEADER};
+use super::scale::{Scale, TIMEOUT};
+use super::upstream::Upstream;
+use conformance::proxy::{NetworkFault, Proxy};
+use conformance::server::{Kind, Server};
+use conformance::suite::{connect_store, limits_of_every_kind, one_limit_of_each_kind, wait_until};
+
+/// The actions of [`Attack::MixedBurst`]: a rule for each kind of limit, all kinds in one plan, a rule beside a
+/// shadow rule, and one with a penalty.
+pub(super) const MIXED_ACTIONS: [&str; 10] = [
+    "token_bucket",
+    "leaky_bucket",
+    "fixed_window",
+    "sliding_log",
+    "sliding_window",
+    "quota",
+    "concurrency",
+    "several",
+    "shadowed",
+    "penalized",
+];
+
+/// The addresses that the store remembers under [`Attack::SubjectFlood`].
+pub(super) const MAX_SUBJECTS: u64 = 1_000;
+
+/// A store, the instances on it, and the service behind their gateways.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) instances: Vec<Instance>,
+    pub(super) upstream: Upstream,
+    pub(super) attack: Attack,
+    pub(super) door: Door,
+    pub(super) proxy: Proxy,
+    server: Server,
+}
+
+/// An instance: its limiter, and its gateway.
+#[derive(Debug)]
+pub(super) struct Instance {
+    pub(super) limiter: Arc<Limiter<RedisStore>>,
+    pub(super) gateway: SocketAddr,
+    running: AbortHandle,
+}
+
+/// A client of one instance.
+#[derive(Debug)]
+pub(super) enum Client {
+    Library(Arc<Limiter<RedisStore>>),
+    Http(HttpClient),
+}
+
+/// What a client gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Allowed,
+    Denied,
+    /// Refused with 503, or not answered.
+    Refused,
+}
+
+impl Target {
+    /// Starts everything that `attack` needs.
+    pub(super) async fn start(attack: Attack, kind: Kind, scale: &Scale) -> Self {
+        let server = block_in_place(|| Server::start(kind));
+        let proxy = Proxy::start_on_thread(server.port(), b"EVALSHA\r\n").await;
+        let (upstream, mut instances) = (Upstream::start().await, Vec::new());
+        for _ in 0..attack.instances() {
+            instances.push(Instance::start(proxy.port(), rules(attack, scale), upstream.address).await);
+        }
+        Self { instances, upstream, attack, door: attack.door(), proxy, server }
+    }
+
+    /// Brings the store into `state`.
+    pub(super) async fn enter(&self, state: StoreState) {
+        match state {
+            StoreState::Well => {}
+            StoreState::Slow(millis) => {
+                self.proxy.inject(NetworkFault::DelayReplies(Duration::from_millis(millis))).await;
+            }
+            StoreState::Silent => self.proxy.inject(NetworkFault::Blackhole).await,
+            StoreState::Full => self.set_maxmemory("1"),
+        }
+    }
+
+    /// Makes the store well again, and waits until every instance uses it.
+    pub(super) async fn recover(&self) {
+        self.proxy.inject(NetworkFault::None).await;
+        self.set_maxmemory("0");
+        let states = || self.instances.iter().flat_map(|instance| instance.limiter.store().server_states());
+        let are_used = || states().all(|server| server.breaker == BreakerState::Closed);
+        let details = || format!("{:?}", states().collect::<Vec<_>>());
+        wait_until("the instances do not use the store again", are_used, details).await;
+    }
+
+    /// Leaves the store room for about `bytes` more.
+    pub(super) fn leave_room(&self, bytes: u64) {
+        let info: String =
+            block_in_place(|| redis::cmd("INFO").arg("memory").query(&mut self.server.connection()).unwrap());
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+        self.set_maxmemory(&(used.trim().parse::<u64>().unwrap() + bytes).to_string());
+    }
+
+    /// Whether the store has refused a command because its memory is full.
+    pub(super) fn was_full(&self) -> bool {
+        block_in_place(|| self.server.errors("OOM")) > 0
+    }
+
+    /// A client of the instance number `index`, modulo their number.
+    pub(super) fn client(&self, index: usize) -> Client {
+        let instance = &self.instances[index % self.instances.len()];
+        match self.door {
+            Door::Gateway => Client::Http(HttpClient::new(instance.gateway)),
+            Door::Library => Client::Library(Arc::clone(&instance.limiter)),
+        }
+    }
+
+    /// How often a circuit breaker has opened.
+    pub(super) fn breaker_openings(&self) -> u64 {
+        let servers = |instance: &Instance| instance.limiter.store().server_states();
+        self.instances.iter().flat_map(servers).map(|server| server.opened).sum()
+    }
+
+    /// How many plans waited too long for the store, or were too many.
+    pub(super) fn overloads(&self) -> u64 {
+        let servers = |instance: &Instance| instance.limiter.store().server_states();
+        self.instances.iter().flat_map(servers).map(|server| server.overloaded).sum()
+    }
+
+    fn set_maxmemory(&self, bytes: &str) {
+        block_in_place(|| {
+            let mut connection = self.server.connection();
+            let mut set = |name: &str, value: &str| {
+                redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query::<()>(&mut connection).unwrap();
+            };
+            set("maxmemory-policy", "noeviction");
+            set("maxmemory", bytes);
+        });
+    }
+}
+
+impl Instance {
+    async fn start(store_port: u16, rules: RuleSet, upstream: SocketAddr) -> Self {
+        let url = format!("redis://127.0.0.1:{store_port}");
+        let store = connect_store(&url, &RedisOptions::new().with_timeout(TIMEOUT)).await;
+        let layer = LimitLayer::new(Limiter::new(rules, store));
+        let limiter = layer.handle().limiter();
+        let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let running = tokio::spawn(gateway.serve(listener, layer, pending())).abort_handle();
+        Self { limiter, gateway: address, running }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+impl Client {
+    /// Opens its connection, if it has one.
+    pub(super) async fn connect(&mut self) {
+        if let Self::Http(client) = self {
+            // Without a connection, the first request opens one.
+            let _ = client.connect().await;
+        }
+    }
+
+    /// Sends a request with this API key.
+    pub(super) async fn send(&mut self, key: &str) -> Answer {
+        match self {
+            Self::Library(limiter) => check(limiter, "", key).await,
+            Self::Http(client) => match client.status(key).await {
+                Ok(200) => Answer::Allowed,
+                Ok(429) => Answer::Denied,
+                _ => Answer::Refused,
+            },
+        }
+    }
+}
+
+/// Checks a request with this action and API key.
+pub(super) async fn check(limiter: &Limiter<RedisStore>, action: &str, key: &str) -> Answer {
+    let name = key_attribute();
+    match limiter.check(&Request::new(action).with_attribute(&name, key)).await {
+        Ok(decision) if decision.is_allowed() => Answer::Allowed,
+        Ok(_) => Answer::Denied,
+        Err(_) => Answer::Refused,
+    }
+}
+
+/// A rule for addresses behind a proxy, of which the store remembers [`MAX_SUBJECTS`].
+fn rules_by_address(limit: u64) -> RuleSet {
+    let text = format!(
+        "version: 1\nidentify: {{ trusted_proxies: [127.0.0.0/8] }}\nrules:\n- {{ id: api, per: ip, token_bucket: {{ capacity: {limit}, \
+         refill: 1/h }}, anonymous: {{ most: {MAX_SUBJECTS} }} }}\n"
+    );
+    RuleFile::parse("rules.yaml", &text).unwrap_or_else(|report| panic!("{report}")).rules().clone()
+}
+
+fn key_attribute() -> String {
+    format!("header:{KEY_HEADER}")
+}
+
+/// One rule for all clients, and those of [`MIXED_ACTIONS`]. All leave their failure policy at its default. In the library, the denial
+/// cache is off, so that every call reaches the store.
+fn rules(attack: Attack, scale: &Scale) -> RuleSet {
+    if attack == Attack::SubjectFlood {
+        return rules_by_address(scale.limit(attack));
+    }
+    let kinds = limits_of_every_kind(scale.limit(attack));
+    let caches = attack.door() == Door::Gateway;
+    let rule =
+        |rule: Rule, action: &str| rule.with_action(action).with_per([key_attribute()]).with_denial_cache(caches);
+    let mut rules = vec![rule(Rule::new("api", kinds[0]), "")];
+    for (limit, action) in kinds.into_iter().zip(MIXED_ACTIONS) {
+        rules.push(rule(Rule::new(action, limit), action));
+    }
+    let named = kinds.map(|limit| (limit.algorithm().as_str(), limit));
+    rules.push(rule(Rule::from_limits("several", named), "several"));
+    rules.push(rule(Rule::new("beside", kinds[0]), "several"));
+    rules.push(rule(Rule::new("shadowed", kinds[0]), "shadowed"));
+    rules.push(Rule::new("shadow", one_limit_of_each_kind(1)[0]).with_action("shadowed").with_mode(RuleMode::Shadow));
+    let penalty = Penalty::new(3, Duration::from_secs(60), 2, Duration::from_secs(3600)).unwrap();
+    let penalized = Rule::new("penalized", kinds[0]).with_security().with_penalty(penalty);
+    rules.push(rule(penalized, "penalized"));
+    RuleSet::new(rules).unwrap()
+}

@@ -1,0 +1,233 @@
+//! The report as one HTML page that needs no network.
+
+use std::fmt::Write;
+
+use super::cpu::CpuUsage;
+use super::format::{format_count, format_factor};
+use super::plot::{Plot, Scale, Series};
+use super::report::Report;
+use super::results::{PhaseResults, RIDE_RULE, TimelinePoint};
+use super::table::{Table, escape_html};
+
+const STYLE: &str = include_str!("page.css");
+
+/// Short titles of the phases.
+const SHORT_TITLES: [&str; 4] = ["no limits", "per gateway", "shared", "shared + capacity"];
+
+/// The CSS classes of the phases, which decide their colors.
+const CLASSES: [&str; 4] = ["one", "two", "three", "four"];
+
+/// Renders the whole file.
+pub(crate) fn render_page(report: &Report) -> String {
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <link rel=\"icon\" href=\"data:,\">\n<title>tidegate-lab surge, {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
+        escape_html(&report.date)
+    );
+    html.push_str(&intro(report));
+    html.push_str(&goals(report));
+    html.push_str("<h2>Before and after</h2>\n<div class=\"wide\">");
+    html.push_str(&Table::from_phases(&report.phases).html());
+    html.push_str("</div>\n");
+    html.push_str(&over_time(&report.phases));
+    html.push_str(&ride_shares(&report.phases));
+    html.push_str("<h2>By endpoint</h2>\n<p>Times in milliseconds, from when a request was due. “Allowed” are all requests that no \
+                   limit refused, whatever their outcome; “cut off” requests were in flight when the phase ended, and count with the \
+                   time they had waited. The last columns are about refused requests.</p>\n");
+    for results in &report.phases {
+        let table = Table::from_endpoints(results).html();
+        let _ = write!(html, "<h3>{}</h3>\n<div class=\"wide\">{table}</div>\n", title(results));
+    }
+    html.push_str(&outro(report));
+    html.push_str("</body>\n</html>\n");
+    html
+}
+
+fn title(results: &PhaseResults) -> String {
+    format!("Phase {}: {}", results.phase, escape_html(results.title))
+}
+
+fn intro(report: &Report) -> String {
+    let stopped = if report.stopped { "<p class=\"bad\">Stopped early: this report is incomplete.</p>\n" } else { "" };
+    let mut warnings = String::new();
+    for warning in &report.warnings {
+        // Writing to a string does not fail, here and below.
+        let _ = writeln!(warnings, "<p class=\"warning\">{}</p>", escape_html(warning));
+    }
+    let flood = match report.flood_connections {
+        0 => String::new(),
+        connections => {
+            let connections = format_count(connections.into());
+            format!("; in the last two phases, another bot floods them over {connections} connections")
+        }
+    };
+    format!(
+        "<h1>The concert, before and after</h1>\n<p class=\"lead\">{} riders, a bot and convoys of drivers use a service that \
+         can match 150 riders a second, through {}{flood}. Store: {}. Four phases of {} seconds, each with different \
+         limits.</p>\n{stopped}{warnings}",
+        format_count(report.users.into()),
+        if report.instances == 1 { "one gateway".to_owned() } else { format!("{} gateways", report.instances) },
+        escape_html(&report.store),
+        report.seconds_per_phase,
+    )
+}
+
+fn goals(report: &Report) -> String {
+    let mut html = "<ul class=\"goals\">\n".to_owned();
+    for goal in &report.goals {
+        let (class, mark) = match goal.reached {
+            Some(true) => ("good", "✓ reached"),
+            Some(false) => ("bad", "✗ missed"),
+            None => ("open", "not judged"),
+        };
+        let (text, result) = (escape_html(goal.text), escape_html(&goal.result));
+        let _ = writeln!(html, "<li class=\"{class}\"><span class=\"mark\">{mark}</span> {text} <b>{result}</b></li>");
+    }
+    html + "</ul>\n"
+}
+
+/// Plots over time: a row for each quantity, a plot for each phase.
+fn over_time(phases: &[PhaseResults]) -> String {
+    let mut html = "<h2>SecondCounts by second</h2>\n".to_owned();
+    html.push_str("<h3>Latency of the riders’ allowed requests, by when they were due</h3>\n");
+    html.push_str("<p>Requests in flight at the end count with the time they had waited, so the lines fall there although nothing got faster.</p>\n");
+    html.push_str(&legend(&[("p99", "99th percentile"), ("median", "median")]));
+    html.push_str(&plot_row(
+        phases,
+        |_| Scale::Log(0, 5),
+        |points| {
+            let line =
+                |of: fn(&TimelinePoint) -> Option<f64>| seconds(points).map(|(x, point)| (x, of(point))).collect();
+            vec![Series::Line("p99", line(|point| point.p99)), Series::Line("median", line(|point| point.median))]
+        },
+    ));
+    html.push_str("<h3>Riders waiting for a worker of the matching service</h3>\n");
+    html.push_str(&plot_row(
+        phases,
+        |all| Scale::fitting(all.map(|point| point.queue as f64)),
+        |points| {
+            let area = seconds(points).map(|(x, point)| (x, 0.0, point.queue as f64));
+            vec![Series::Area("queue", area.collect())]
+        },
+    ));
+    html.push_str("<h3>Outcomes of the riders’ requests, per second</h3>\n");
+    html.push_str(&legend(&[("served", "served"), ("failed", "failed or timed out"), ("refused", "refused with 429")]));
+    let total = |point: &TimelinePoint| (point.served + point.failed + point.refused) as f64;
+    html.push_str(&plot_row(
+        phases,
+        |all| Scale::fitting(all.map(total)),
+        |points| {
+            let area = |from: fn(&TimelinePoint) -> u64, to: fn(&TimelinePoint) -> u64| {
+                seconds(points).map(|(x, point)| (x, from(point) as f64, to(point) as f64)).collect()
+            };
+            vec![
+                Series::Area("refused", area(|it| it.served + it.failed, |it| it.served + it.failed + it.refused)),
+                Series::Area("failed", area(|it| it.served, |it| it.served + it.failed)),
+                Series::Area("served", area(|_| 0, |it| it.served)),
+            ]
+        },
+    ));
+    html
+}
+
+/// The points with the middle of their second as x.
+fn seconds(points: &[TimelinePoint]) -> impl Iterator<Item = (f64, &TimelinePoint)> {
+    points.iter().enumerate().map(|(second, point)| (second as f64 + 0.5, point))
+}
+
+/// A plot for each phase, all on the same scale.
+fn plot_row(
+    phases: &[PhaseResults],
+    scale: impl Fn(&mut dyn Iterator<Item = &TimelinePoint>) -> Scale,
+    series: impl Fn(&[TimelinePoint]) -> Vec<Series>,
+) -> String {
+    let scale = scale(&mut phases.iter().flat_map(|results| &results.timeline));
+    let mut html = "<div class=\"row\">\n".to_owned();
+    for results in phases {
+        let short = SHORT_TITLES[results.phase - 1];
+        let label = format!("phase {}: {short}", results.phase);
+        let x_max = results.timeline.len().max(1) as f64;
+        let plot = Plot { label, width_factor: 1.0, x_max, x_unit: "s", scale, series: series(&results.timeline) };
+        let _ = writeln!(html, "<figure>{}<figcaption>{} {short}</figcaption></figure>", plot.svg(), results.phase);
+    }
+    html + "</div>\n"
+}
+
+fn legend(entries: &[(&str, &str)]) -> String {
+    let entry = |(class, text): &(&str, &str)| format!("<span><i class=\"{class}\"></i>{text}</span>");
+    format!("<p class=\"legend\">{}</p>\n", entries.iter().map(entry).collect::<String>())
+}
+
+/// Rides per rider, and the largest multiple of the limit.
+fn ride_shares(phases: &[PhaseResults]) -> String {
+    let rides = phases.iter().flat_map(|results| &results.crowd.curve).map(|rides| f64::from(*rides));
+    let line = |results: &PhaseResults| {
+        let last = results.crowd.curve.len().saturating_sub(1).max(1) as f64;
+        let points = results.crowd.curve.iter().enumerate();
+        let points = points.map(|(index, rides)| (index as f64 / last * 100.0, Some(f64::from(*rides)))).collect();
+        Series::Line(CLASSES[results.phase - 1], points)
+    };
+    let label = "rides of each rider, in ascending order".to_owned();
+    let scale = Scale::fitting(rides);
+    let series = phases.iter().map(line).collect();
+    let plot = Plot { label, width_factor: 2.0, x_max: 100.0, x_unit: "% of the riders", scale, series };
+    let names: Vec<_> =
+        phases.iter().map(|results| (CLASSES[results.phase - 1], SHORT_TITLES[results.phase - 1])).collect();
+    let (legend, svg, bars) = (legend(&names), plot.svg(), bars(phases));
+    format!(
+        "<h2>Rides per rider</h2>\n<div class=\"row two\">\n<figure><h3>Rides of each rider, sorted</h3>{legend}{svg}</figure>\n\
+         <figure><h3>Largest multiple of the ride-request limit that one client got</h3>{bars}</figure>\n</div>\n"
+    )
+}
+
+/// A bar for each phase: the largest multiple of the limit that one client got.
+fn bars(phases: &[PhaseResults]) -> String {
+    let max_factor = phases.iter().filter_map(factor).fold(1.0, f64::max);
+    let mut html = "<div class=\"bars\">\n".to_owned();
+    for results in phases {
+        let (name, class) = (SHORT_TITLES[results.phase - 1], CLASSES[results.phase - 1]);
+        let (share, text) = match factor(results) {
+            Some(factor) => {
+                let overshoot = format_count(results.overshoot());
+                (factor / max_factor * 100.0, format!("{}, {overshoot} requests over the limit", format_factor(factor)))
+            }
+            None => (0.0, "no limit".to_owned()),
+        };
+        let _ = writeln!(
+            html,
+            "<div><span class=\"name\">{} {name}</span><span class=\"bar {class}\" style=\"width:{share:.1}%\"></span>\
+             <span class=\"value\">{text}</span></div>",
+            results.phase
+        );
+    }
+    html + "</div>\n"
+}
+
+fn factor(results: &PhaseResults) -> Option<f64> {
+    results.limit(RIDE_RULE).map(|audit| audit.factor)
+}
+
+fn outro(report: &Report) -> String {
+    let line = |name: &str, value: &str| format!("<dt>{name}</dt><dd>{}</dd>\n", escape_html(value));
+    let mut html = "<h2>About this run</h2>\n<dl>\n".to_owned();
+    html.push_str(&line("command", &report.command));
+    html.push_str(&line("date", &report.date));
+    html.push_str(&line("seed", &report.seed.to_string()));
+    html.push_str(&line("tidegate", report.version));
+    html.push_str(&line("store", &report.store));
+    html.push_str(&line("timeout of riders", &format!("{} s", report.time_out_seconds)));
+    html.push_str(&line("CPUs", &report.processors.to_string()));
+    for results in &report.phases {
+        let busy =
+            |cpu: CpuUsage| format!("{:.0} % busy, {:.0} % with other programs", cpu.share * 100.0, cpu.others * 100.0);
+        let cpu = results.load.cpu.map_or("unknown".to_owned(), busy);
+        let (late, staff) = (results.load.late.p99, results.load.late_staff.p99);
+        let text = format!(
+            "CPUs {cpu}; 99 % of the requests were sent within {late:.1} ms (riders) or {staff:.0} ms (drivers) of when they \
+             were due"
+        );
+        html.push_str(&line(&format!("load of phase {}", results.phase), &text));
+    }
+    html + "</dl>\n"
+}

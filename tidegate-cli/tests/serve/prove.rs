@@ -1,0 +1,4 @@
+//! Checks by other programs; `make prove` runs them.
+
+mod openapi;
+mod promtool;
