@@ -37,7 +37,6 @@ mod refund_histories;
 mod refunds;
 mod rule_files;
 mod runtime_shutdown;
-mod security_page;
 mod sentinels;
 mod silent_servers;
 mod startup_checks;
