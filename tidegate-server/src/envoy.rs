@@ -21,6 +21,7 @@
 //! `is_negative_hits` refunds its hits, at most those counted in the current window. There is no receipt for them, so whoever may
 //! send it is trusted: Envoy over gRPC, and `/json` only if that is [switched on](router_with_refunds).
 
+mod client;
 mod config;
 mod config_reader;
 mod deadline;
@@ -29,6 +30,7 @@ mod grpc_server;
 mod http;
 mod json;
 mod message_bounds;
+pub mod messages;
 mod metadata;
 mod options;
 mod pattern;
@@ -41,30 +43,13 @@ mod stats;
 mod statuses;
 mod unit;
 
+pub use client::RateLimitClient;
 pub use config::{ConfigHandle, EnvoyConfig};
 pub(crate) use deadline::DEFAULT_MAX_DECISION_TIME;
-pub(crate) use grpc_server::{GrpcFuture, GrpcServer, unimplemented};
+pub use grpc_server::{GrpcFuture, GrpcServer};
+pub(crate) use grpc_server::{SHOULD_RATE_LIMIT_PATH, unimplemented};
 pub use http::{admin_router, router, router_with_refunds};
 pub use options::EnvoyOptions;
 pub use problem::{ConfigErrors, ConfigProblem};
 pub use service::{EnvoyService, MAX_DESCRIPTORS, MAX_ENTRIES, MAX_MESSAGE_BYTES};
 pub use stats::{MAX_SERIES, Stats};
-
-/// Short names for the protobuf messages.
-mod pb {
-    pub(super) use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-    pub(super) use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-    pub(super) use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
-        Entry, RateLimitOverride,
-    };
-    pub(super) use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-        Code, DescriptorStatus, RateLimit, rate_limit::Unit,
-    };
-    pub(super) use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
-        RateLimitService, RateLimitServiceServer,
-    };
-    pub(super) use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-    pub(super) use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-    pub(super) use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
-    pub(super) use envoy_types::pb::google::protobuf::{Duration, ListValue, Struct, UInt64Value, Value};
-}

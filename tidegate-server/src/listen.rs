@@ -7,6 +7,7 @@
 //! ```
 
 mod client_body;
+mod client_stream;
 mod clients;
 mod connection;
 mod connection_service;

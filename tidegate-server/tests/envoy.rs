@@ -16,15 +16,13 @@ mod store_failures;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, rate_limit::Unit};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::google::protobuf::UInt64Value;
 use tidegate::spi::Store;
 use tidegate::{Limiter, ManualClock, MemoryStore, RuleSet, Timestamp};
 use tidegate_rules::RuleFile;
+use tidegate_server::envoy::RateLimitClient;
+use tidegate_server::envoy::messages::{
+    Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, UInt64Value, Unit,
+};
 use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService};
 use tidegate_tower::{Handle, LimitLayer};
 use tonic::Status;
@@ -49,12 +47,13 @@ pub(crate) fn no_rules() -> RuleSet {
 }
 
 /// A gRPC client like Envoy.
-pub(crate) struct EnvoyClient(RateLimitServiceClient<Channel>);
+pub(crate) struct EnvoyClient(RateLimitClient<Channel>);
 
 impl EnvoyClient {
     pub(crate) async fn connect<S: Store + 'static>(service: EnvoyService<S>) -> Self {
         let address = serve(service);
-        Self(RateLimitServiceClient::connect(format!("http://{address}")).await.unwrap())
+        let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        Self(RateLimitClient::new(channel))
     }
 
     /// A service with an Envoy configuration, all or nothing.

@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use conformance::proxy::{NetworkFault, Proxy};
 use conformance::server::{KINDS, Server};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tempfile::TempDir;
+use tidegate_server::envoy::RateLimitClient;
+use tidegate_server::envoy::messages::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
 use tonic::Request;
+use tonic::transport::Channel;
 
 use crate::doors::setup::{Tidegate, deployed};
 
@@ -35,7 +33,8 @@ async fn a_distant_store_decides_every_call_whose_deadline_and_budget_allow_it()
         let (folder, url) = (deployed("envoy/ratelimit"), format!("redis://127.0.0.1:{}", proxy.port()));
         let flags = ["--envoy-config", folder.to_str().unwrap(), "--store-budget", "2000"];
         let tidegate = Tidegate::start(directory.path(), &url, &flags).await;
-        let mut client = RateLimitServiceClient::connect(format!("http://127.0.0.1:{}", tidegate.grpc)).await.unwrap();
+        let channel = Channel::from_shared(format!("http://127.0.0.1:{}", tidegate.grpc)).unwrap();
+        let mut client = RateLimitClient::new(channel.connect().await.unwrap());
         let mut codes = Vec::new();
         for _ in 0..8 {
             let mut call = Request::new(ride());

@@ -4,14 +4,11 @@
 use std::net::SocketAddr;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, TE};
 use http::{Method, Request, Uri};
 use http_body_util::Full;
 use prost::Message;
+use tidegate_server::envoy::messages::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 use super::upstream;
 use crate::traffic::{HttpResponse, Protocol};

@@ -7,9 +7,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use http::{HeaderMap, Request};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
@@ -17,6 +14,7 @@ use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use serde_json::json;
+use tidegate_server::envoy::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 
 use crate::serve::{Running, ask};
 

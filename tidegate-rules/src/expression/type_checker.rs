@@ -1,22 +1,20 @@
-//! The check of an expression: from CEL's syntax tree to our [`TypedExpr`], which has types, or to what is wrong and where.
+//! The check of an expression: from its [`Syntax`] to a [`TypedExpr`], which has types, or to what is wrong and where.
 //!
 //! Must not compute a value and must not see a request.
 
-use cel::IdedExpr;
-use cel::common::ast::{CallExpr, Expr, LiteralValue, SourceInfo, operators};
 use smol_str::SmolStr;
 
 use super::names::{self, Group, Name};
-use super::typed_expr::{Arithmetic, BoolExpr, Comparison, Conditional, DoubleExpr, IntExpr, TextExpr, TypedExpr};
+use super::syntax::{BinaryOperator, Syntax, SyntaxKind};
+use super::typed_expr::{Arithmetic, BoolExpr, Conditional, DoubleExpr, IntExpr, TextExpr, TypedExpr};
 use super::{ExpressionError, MAX_DEPTH, too_deep};
 
 /// The longest text that an expression may build.
 pub(super) const MAX_TEXT_BYTES: usize = 16 * 1024;
 
 /// One pass over a syntax tree.
-pub(super) struct TypeChecker<'t> {
-    text: &'t str,
-    places: &'t SourceInfo,
+#[derive(Default)]
+pub(super) struct TypeChecker {
     reads: Vec<SmolStr>,
 }
 
@@ -28,13 +26,9 @@ enum Operand {
 
 type TypeResult<T> = Result<T, ExpressionError>;
 
-impl<'t> TypeChecker<'t> {
-    pub(super) fn new(text: &'t str, places: &'t SourceInfo) -> Self {
-        Self { text, places, reads: Vec::new() }
-    }
-
+impl TypeChecker {
     /// The tree of a cost, and the attributes that it reads, each once.
-    pub(super) fn cost(mut self, expr: &IdedExpr) -> TypeResult<(IntExpr, Vec<SmolStr>)> {
+    pub(super) fn cost(mut self, expr: &Syntax<'_>) -> TypeResult<(IntExpr, Vec<SmolStr>)> {
         match self.value(expr, 1)? {
             TypedExpr::Int(cost) => Ok((cost, self.reads)),
             other => {
@@ -43,58 +37,60 @@ impl<'t> TypeChecker<'t> {
                     _ => "wrap it in int(…)",
                 };
                 let problem = format!("this is {}, but a cost is a whole number", other.type_name());
-                Err(ExpressionError::new(self.start(expr), problem).help(help))
+                Err(ExpressionError::new(expr.start, problem).help(help))
             }
         }
     }
 
-    fn value(&mut self, expr: &IdedExpr, depth: usize) -> TypeResult<TypedExpr> {
+    fn value(&mut self, expr: &Syntax<'_>, depth: usize) -> TypeResult<TypedExpr> {
         match self.operand(expr, depth)? {
             Operand::Value(tree) => Ok(tree),
             Operand::Group(group) => {
                 let (name, example) = group.spelling();
                 let problem = format!("`{name}` is a group, not a value");
-                Err(ExpressionError::new(self.start(expr), problem).help(format!("name a member, such as `{example}`")))
+                Err(ExpressionError::new(expr.start, problem).help(format!("name a member, such as `{example}`")))
             }
         }
     }
 
-    fn operand(&mut self, expr: &IdedExpr, depth: usize) -> TypeResult<Operand> {
+    fn operand(&mut self, expr: &Syntax<'_>, depth: usize) -> TypeResult<Operand> {
         if depth > MAX_DEPTH {
-            return Err(too_deep(self.start(expr)));
+            return Err(too_deep(expr.start));
         }
-        match &expr.expr {
-            Expr::Literal(literal) => Ok(Operand::Value(self.literal(expr, literal)?)),
-            Expr::Ident(word) => match Name::root(word) {
-                Some(name) => Ok(self.named(name)),
-                None => Err(ExpressionError::new(self.offset(expr), format!("there is no name `{word}`"))
-                    .help(names::instead_of_name(word))),
+        let value = match &expr.kind {
+            SyntaxKind::Int(value) => TypedExpr::Int(IntExpr::Literal(*value)),
+            SyntaxKind::Double(value) => TypedExpr::Double(DoubleExpr::Literal(*value)),
+            SyntaxKind::Text(value) => TypedExpr::Text(TextExpr::Literal(value.into())),
+            SyntaxKind::Bool(value) => TypedExpr::Bool(BoolExpr::Literal(*value)),
+            SyntaxKind::Name(word) => match Name::root(word) {
+                Some(name) => return Ok(self.named(name)),
+                None => {
+                    return Err(ExpressionError::new(expr.offset, format!("there is no name `{word}`"))
+                        .help(names::instead_of_name(word)));
+                }
             },
-            Expr::Select(select) => {
-                let offset = after_dot(self.text, self.offset(expr));
-                let operand = self.operand(&select.operand, depth + 1)?;
-                self.member(operand, &select.field, offset)
+            SyntaxKind::Field(operand, word) => {
+                let operand = self.operand(operand, depth + 1)?;
+                return self.member(operand, word, expr.offset);
             }
-            Expr::Call(call) if call.func_name == operators::INDEX => self.index(expr, call, depth),
-            Expr::Call(call) => Ok(Operand::Value(self.call(expr, call, depth)?)),
-            Expr::List(_) => Err(self.refused(expr, "lists are not supported")),
-            Expr::Map(_) => Err(self.refused(expr, "maps are not supported")),
-            Expr::Struct(_) => Err(self.refused(expr, "messages are not supported")),
-            Expr::Comprehension(_) | Expr::Unspecified => Err(self.refused(expr, "this is not supported")),
-        }
-    }
-
-    fn literal(&self, expr: &IdedExpr, literal: &LiteralValue) -> TypeResult<TypedExpr> {
-        let refused = |problem: &str, help: &str| Err(ExpressionError::new(self.offset(expr), problem).help(help));
-        match literal {
-            LiteralValue::Int(value) => Ok(TypedExpr::Int(IntExpr::Literal(*value.inner()))),
-            LiteralValue::Double(value) => Ok(TypedExpr::Double(DoubleExpr::Literal(*value.inner()))),
-            LiteralValue::String(value) => Ok(TypedExpr::Text(TextExpr::Literal(value.inner().into()))),
-            LiteralValue::Boolean(value) => Ok(TypedExpr::Bool(BoolExpr::Literal(*value.inner()))),
-            LiteralValue::UInt(_) => refused("unsigned numbers are not supported", "write the number without `u`"),
-            LiteralValue::Bytes(_) => refused("bytes are not supported", "write the text without `b`"),
-            LiteralValue::Null => refused("there is no null", "a missing attribute is an empty text: \"\""),
-        }
+            SyntaxKind::Key(pair) => return self.key(&pair.0, &pair.1, depth),
+            SyntaxKind::Call(target, name, arguments) => self.call(expr, target.as_deref(), name, arguments, depth)?,
+            SyntaxKind::Not(operand) => match self.value(operand, depth + 1)? {
+                TypedExpr::Bool(bool) => TypedExpr::Bool(BoolExpr::Not(Box::new(bool))),
+                other => return Err(wrong_operand(expr, "`!` needs true or false", &other)),
+            },
+            SyntaxKind::Negate(operand) => match self.value(operand, depth + 1)? {
+                TypedExpr::Int(int) => TypedExpr::Int(IntExpr::Negate(Box::new(int))),
+                TypedExpr::Double(double) => TypedExpr::Double(DoubleExpr::Negate(Box::new(double))),
+                other => return Err(wrong_operand(expr, "`-` needs a number", &other)),
+            },
+            SyntaxKind::Binary(operator, pair) => {
+                let (left, right) = (self.value(&pair.0, depth + 1)?, self.value(&pair.1, depth + 1)?);
+                binary(expr, *operator, left, right)?
+            }
+            SyntaxKind::Choice(parts) => self.choice(expr, parts, depth)?,
+        };
+        Ok(Operand::Value(value))
     }
 
     /// Resolves a name and records what it reads.
@@ -125,44 +121,18 @@ impl<'t> TypeChecker<'t> {
         }
     }
 
-    fn index(&mut self, expr: &IdedExpr, call: &CallExpr, depth: usize) -> TypeResult<Operand> {
-        let [target, key] = call.args.as_slice() else { return Err(self.refused(expr, "this is not supported")) };
+    fn key(&mut self, target: &Syntax<'_>, key: &Syntax<'_>, depth: usize) -> TypeResult<Operand> {
         let operand = self.operand(target, depth + 1)?;
-        match &key.expr {
-            Expr::Literal(LiteralValue::String(word)) => self.member(operand, word.inner(), self.offset(key)),
-            _ => Err(ExpressionError::new(self.start(key), "the key must be a quoted text")
+        match &key.kind {
+            SyntaxKind::Text(word) => self.member(operand, word, key.offset),
+            _ => Err(ExpressionError::new(key.start, "the key must be a quoted text")
                 .help("the attributes of an expression must be known at load")),
         }
     }
 
-    fn call(&mut self, expr: &IdedExpr, call: &CallExpr, depth: usize) -> TypeResult<TypedExpr> {
-        let name = call.func_name.as_str();
-        match (&call.target, call.args.as_slice()) {
-            (None, [test, then, otherwise]) if name == operators::CONDITIONAL => {
-                self.choice(expr, [test, then, otherwise], depth)
-            }
-            (None, [operand]) if name == operators::NEGATE || name == operators::LOGICAL_NOT => {
-                let operand = self.value(operand, depth + 1)?;
-                self.unary(expr, name, operand)
-            }
-            (None, [_, _]) if name == operators::IN => {
-                Err(self.refused(expr, "`in` needs lists, which are not supported"))
-            }
-            (None, [left, right]) if is_operator(name) => {
-                let (left, right) = (self.value(left, depth + 1)?, self.value(right, depth + 1)?);
-                self.binary(expr, name, left, right)
-            }
-            _ => self.function(expr, call, depth),
-        }
-    }
-
-    fn choice(
-        &mut self,
-        expr: &IdedExpr,
-        [test, then, otherwise]: [&IdedExpr; 3],
-        depth: usize,
-    ) -> TypeResult<TypedExpr> {
-        let offset = self.start(test);
+    fn choice(&mut self, expr: &Syntax<'_>, parts: &[Syntax<'_>; 3], depth: usize) -> TypeResult<TypedExpr> {
+        let [test, then, otherwise] = parts;
+        let offset = test.start;
         let test = match self.value(test, depth + 1)? {
             TypedExpr::Bool(test) => test,
             other => {
@@ -183,79 +153,27 @@ impl<'t> TypeChecker<'t> {
             (TypedExpr::Bool(then), TypedExpr::Bool(otherwise)) => {
                 TypedExpr::Bool(BoolExpr::If(Box::new(Conditional { test, then, otherwise })))
             }
-            (then, otherwise) => return Err(self.mismatch(expr, "? :", &then, &otherwise)),
+            (then, otherwise) => return Err(mismatch(expr, "? :", &then, &otherwise)),
         })
     }
 
-    fn unary(&self, expr: &IdedExpr, name: &str, operand: TypedExpr) -> TypeResult<TypedExpr> {
-        match (name, operand) {
-            (operators::NEGATE, TypedExpr::Int(int)) => Ok(TypedExpr::Int(IntExpr::Negate(Box::new(int)))),
-            (operators::NEGATE, TypedExpr::Double(double)) => {
-                Ok(TypedExpr::Double(DoubleExpr::Negate(Box::new(double))))
-            }
-            (operators::LOGICAL_NOT, TypedExpr::Bool(bool)) => Ok(TypedExpr::Bool(BoolExpr::Not(Box::new(bool)))),
-            (_, operand) => {
-                let (sign, wanted) = if name == operators::NEGATE { ("-", "a number") } else { ("!", "true or false") };
-                let problem = format!("`{sign}` needs {wanted}, but this is {}", operand.type_name());
-                Err(ExpressionError::new(self.offset(expr), problem))
-            }
-        }
-    }
-
-    fn binary(&self, expr: &IdedExpr, name: &str, left: TypedExpr, right: TypedExpr) -> TypeResult<TypedExpr> {
-        let calculated = arithmetic(name);
-        let compared = comparison(name);
-        Ok(match (left, right) {
-            (TypedExpr::Int(left), TypedExpr::Int(right)) => match (calculated, compared) {
-                (Some(how), _) => TypedExpr::Int(IntExpr::Calculate(how, Box::new((left, right)))),
-                (_, Some(how)) => TypedExpr::Bool(BoolExpr::Ints(how, Box::new((left, right)))),
-                _ if name == operators::MODULO => TypedExpr::Int(IntExpr::Remainder(Box::new((left, right)))),
-                _ => return Err(self.mismatch(expr, symbol(name), &TypedExpr::Int(left), &TypedExpr::Int(right))),
-            },
-            (TypedExpr::Double(left), TypedExpr::Double(right)) => match (calculated, compared) {
-                (Some(how), _) => TypedExpr::Double(DoubleExpr::Calculate(how, Box::new((left, right)))),
-                (_, Some(how)) => TypedExpr::Bool(BoolExpr::Doubles(how, Box::new((left, right)))),
-                _ => {
-                    return Err(self.mismatch(expr, symbol(name), &TypedExpr::Double(left), &TypedExpr::Double(right)));
-                }
-            },
-            (TypedExpr::Text(left), TypedExpr::Text(right)) => match (calculated, compared) {
-                (Some(Arithmetic::Add), _) => self.join(expr, left, right)?,
-                (_, Some(how)) => TypedExpr::Bool(BoolExpr::Texts(how, Box::new((left, right)))),
-                _ => return Err(self.mismatch(expr, symbol(name), &TypedExpr::Text(left), &TypedExpr::Text(right))),
-            },
-            (TypedExpr::Bool(left), TypedExpr::Bool(right)) => match (name, compared) {
-                (operators::LOGICAL_AND, _) => TypedExpr::Bool(BoolExpr::And(Box::new((left, right)))),
-                (operators::LOGICAL_OR, _) => TypedExpr::Bool(BoolExpr::Or(Box::new((left, right)))),
-                (_, Some(how)) => TypedExpr::Bool(BoolExpr::Bools(how, Box::new((left, right)))),
-                _ => return Err(self.mismatch(expr, symbol(name), &TypedExpr::Bool(left), &TypedExpr::Bool(right))),
-            },
-            (left, right) => return Err(self.mismatch(expr, symbol(name), &left, &right)),
-        })
-    }
-
-    /// Joins two texts; bounded, since every join copies.
-    fn join(&self, expr: &IdedExpr, left: TextExpr, right: TextExpr) -> TypeResult<TypedExpr> {
-        let joined = TextExpr::Join(Box::new((left, right)));
-        if joined.max_bytes() > MAX_TEXT_BYTES {
-            let problem = format!("the text may exceed {MAX_TEXT_BYTES} bytes");
-            return Err(ExpressionError::new(self.offset(expr), problem).help("join fewer attributes"));
-        }
-        Ok(TypedExpr::Text(joined))
-    }
-
-    fn function(&mut self, expr: &IdedExpr, call: &CallExpr, depth: usize) -> TypeResult<TypedExpr> {
-        let name = call.func_name.as_str();
-        let offset = self.start_of_name(expr, name);
+    fn call(
+        &mut self,
+        expr: &Syntax<'_>,
+        target: Option<&Syntax<'_>>,
+        name: &str,
+        given: &[Syntax<'_>],
+        depth: usize,
+    ) -> TypeResult<TypedExpr> {
+        let error = |problem: String| ExpressionError::new(expr.offset, problem);
         if let Some(reason) = names::unsupported_reason(name) {
-            return Err(ExpressionError::new(offset, format!("`{name}` is not supported")).help(reason));
+            return Err(error(format!("`{name}` is not supported")).help(reason));
         }
         let Some(signature) = names::signature(name) else {
-            let problem = format!("there is no function `{name}`");
-            return Err(ExpressionError::new(offset, problem).help(names::instead_of_function(name)));
+            return Err(error(format!("there is no function `{name}`")).help(names::instead_of_function(name)));
         };
         let mut arguments = Vec::with_capacity(2);
-        for argument in call.target.iter().map(Box::as_ref).chain(&call.args) {
+        for argument in target.into_iter().chain(given) {
             // No function takes three arguments, so the third one is already an error.
             if arguments.len() < 3 {
                 arguments.push(self.value(argument, depth + 1)?);
@@ -263,51 +181,63 @@ impl<'t> TypeChecker<'t> {
         }
         let types: Vec<_> = arguments.iter().map(TypedExpr::type_name).collect();
         let got = if types.is_empty() { "no arguments".to_owned() } else { types.join(" and ") };
-        apply(name, call.target.is_some(), arguments).ok_or_else(|| {
-            let problem = format!("`{name}` does not accept {got}");
-            ExpressionError::new(offset, problem).help(format!("write `{signature}`"))
-        })
+        apply(name, target.is_some(), arguments)
+            .ok_or_else(|| error(format!("`{name}` does not accept {got}")).help(format!("write `{signature}`")))
     }
 }
 
-/// Errors with their positions
-impl TypeChecker<'_> {
-    fn mismatch(&self, expr: &IdedExpr, symbol: &str, left: &TypedExpr, right: &TypedExpr) -> ExpressionError {
-        let (left, right) = (left.type_name(), right.type_name());
-        let error =
-            ExpressionError::new(self.offset(expr), format!("`{symbol}` cannot be applied to {left} and {right}"));
-        match symbol {
-            "&&" | "||" => error.help("both sides must be true or false: compare them with something"),
-            _ if left == right => error,
-            _ => error.help("convert one with int(…), double(…) or string(…)"),
+fn binary(expr: &Syntax<'_>, operator: BinaryOperator, left: TypedExpr, right: TypedExpr) -> TypeResult<TypedExpr> {
+    use BinaryOperator::{And, Calculate, Compare, Or, Remainder};
+    Ok(match (operator, left, right) {
+        (Calculate(how), TypedExpr::Int(left), TypedExpr::Int(right)) => {
+            TypedExpr::Int(IntExpr::Calculate(how, Box::new((left, right))))
         }
-    }
-
-    fn refused(&self, expr: &IdedExpr, problem: &str) -> ExpressionError {
-        ExpressionError::new(self.offset(expr), problem).help("a cost is computed from numbers, texts, true and false")
-    }
-
-    /// The position of this node's token: an operator, a dot, an opening bracket, a literal, a name.
-    fn offset(&self, expr: &IdedExpr) -> usize {
-        self.places.offset_for(expr.id).map_or(0, |(start, _)| start as usize)
-    }
-
-    /// The position where this node begins.
-    fn start(&self, expr: &IdedExpr) -> usize {
-        match &expr.expr {
-            Expr::Select(select) => self.start(&select.operand),
-            Expr::Call(CallExpr { target: Some(target), .. }) => self.start(target),
-            Expr::Call(call) if call.args.len() > 1 && is_operator(&call.func_name) => self.start(&call.args[0]),
-            Expr::Call(call) => self.start_of_name(expr, &call.func_name),
-            _ => self.offset(expr),
+        (Calculate(how), TypedExpr::Double(left), TypedExpr::Double(right)) => {
+            TypedExpr::Double(DoubleExpr::Calculate(how, Box::new((left, right))))
         }
-    }
+        (Calculate(Arithmetic::Add), TypedExpr::Text(left), TypedExpr::Text(right)) => join(expr, left, right)?,
+        (Remainder, TypedExpr::Int(left), TypedExpr::Int(right)) => {
+            TypedExpr::Int(IntExpr::Remainder(Box::new((left, right))))
+        }
+        (Compare(how), TypedExpr::Int(left), TypedExpr::Int(right)) => {
+            TypedExpr::Bool(BoolExpr::Ints(how, Box::new((left, right))))
+        }
+        (Compare(how), TypedExpr::Double(left), TypedExpr::Double(right)) => {
+            TypedExpr::Bool(BoolExpr::Doubles(how, Box::new((left, right))))
+        }
+        (Compare(how), TypedExpr::Text(left), TypedExpr::Text(right)) => {
+            TypedExpr::Bool(BoolExpr::Texts(how, Box::new((left, right))))
+        }
+        (Compare(how), TypedExpr::Bool(left), TypedExpr::Bool(right)) => {
+            TypedExpr::Bool(BoolExpr::Bools(how, Box::new((left, right))))
+        }
+        (And, TypedExpr::Bool(left), TypedExpr::Bool(right)) => TypedExpr::Bool(BoolExpr::And(Box::new((left, right)))),
+        (Or, TypedExpr::Bool(left), TypedExpr::Bool(right)) => TypedExpr::Bool(BoolExpr::Or(Box::new((left, right)))),
+        (_, left, right) => return Err(mismatch(expr, operator.symbol(), &left, &right)),
+    })
+}
 
-    /// The position where the name of a call begins.
-    fn start_of_name(&self, expr: &IdedExpr, name: &str) -> usize {
-        let bracket = self.offset(expr);
-        let before = self.text.get(..bracket).unwrap_or_default().trim_end();
-        before.strip_suffix(name).map_or(bracket, str::len)
+/// Joins two texts; bounded, since every join copies.
+fn join(expr: &Syntax<'_>, left: TextExpr, right: TextExpr) -> TypeResult<TypedExpr> {
+    let joined = TextExpr::Join(Box::new((left, right)));
+    if joined.max_bytes() > MAX_TEXT_BYTES {
+        let problem = format!("the text may exceed {MAX_TEXT_BYTES} bytes");
+        return Err(ExpressionError::new(expr.offset, problem).help("join fewer attributes"));
+    }
+    Ok(TypedExpr::Text(joined))
+}
+
+fn wrong_operand(expr: &Syntax<'_>, wanted: &str, operand: &TypedExpr) -> ExpressionError {
+    ExpressionError::new(expr.offset, format!("{wanted}, but this is {}", operand.type_name()))
+}
+
+fn mismatch(expr: &Syntax<'_>, symbol: &str, left: &TypedExpr, right: &TypedExpr) -> ExpressionError {
+    let (left, right) = (left.type_name(), right.type_name());
+    let error = ExpressionError::new(expr.offset, format!("`{symbol}` cannot be applied to {left} and {right}"));
+    match symbol {
+        "&&" | "||" => error.help("both sides must be true or false: compare them with something"),
+        _ if left == right => error,
+        _ => error.help("convert one with int(…), double(…) or string(…)"),
     }
 }
 
@@ -358,42 +288,4 @@ fn apply(name: &str, as_method: bool, arguments: Vec<TypedExpr>) -> Option<Typed
         _ => return None,
     };
     arguments.next().is_none().then_some(tree)
-}
-
-fn arithmetic(name: &str) -> Option<Arithmetic> {
-    match name {
-        operators::ADD => Some(Arithmetic::Add),
-        operators::SUBSTRACT => Some(Arithmetic::Subtract),
-        operators::MULTIPLY => Some(Arithmetic::Multiply),
-        operators::DIVIDE => Some(Arithmetic::Divide),
-        _ => None,
-    }
-}
-
-fn comparison(name: &str) -> Option<Comparison> {
-    match name {
-        operators::EQUALS => Some(Comparison::Equal),
-        operators::NOT_EQUALS => Some(Comparison::NotEqual),
-        operators::LESS => Some(Comparison::Less),
-        operators::LESS_EQUALS => Some(Comparison::AtMost),
-        operators::GREATER => Some(Comparison::More),
-        operators::GREATER_EQUALS => Some(Comparison::AtLeast),
-        _ => None,
-    }
-}
-
-/// Whether the name of a call is an operator of CEL; no function can have such a name.
-fn is_operator(name: &str) -> bool {
-    name.contains(|char: char| !char.is_ascii_alphanumeric() && char != '_' && char != '.')
-}
-
-/// The symbol of an operator: CEL calls `+` `_+_`.
-fn symbol(name: &str) -> &str {
-    name.trim_matches('_')
-}
-
-/// The position of the field after the dot at `dot`.
-fn after_dot(text: &str, dot: usize) -> usize {
-    let field = text.get(dot + 1..).unwrap_or_default().trim_start();
-    text.len() - field.len()
 }

@@ -94,7 +94,7 @@ pub(super) struct Conditional<T> {
     pub(super) otherwise: T,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arithmetic {
     Add,
     Subtract,
@@ -102,7 +102,7 @@ pub(super) enum Arithmetic {
     Divide,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Comparison {
     Equal,
     NotEqual,

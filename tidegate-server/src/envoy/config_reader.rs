@@ -8,9 +8,9 @@ use tidegate::spi::SubjectHasher;
 use tidegate_rules::yaml::{Node, NodeKind, SourceFile};
 
 use super::descriptor_tree::{DescriptorLevel, DescriptorNode, join_key_value};
+use super::messages::Struct;
 use super::metadata;
 use super::options::EnvoyOptions;
-use super::pb::Struct;
 use super::problem::ConfigProblem;
 pub(super) use limit::{build_limit, gate, role};
 

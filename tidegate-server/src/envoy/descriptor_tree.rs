@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tidegate::spi::Gate;
 
+use super::messages::{Entry, Struct, Unit};
 use super::pattern::Pattern;
-use super::pb::{Entry, Struct, Unit};
 use super::stats::LimitCounters;
 
 /// The descriptors at one level of the tree.

@@ -2,8 +2,10 @@
 //! buffers, and messages decoded and encoded as slices.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut};
 use http_body::Body as HttpBody;
@@ -11,13 +13,17 @@ use prost::Message;
 use tidegate::spi::Store;
 use tonic::body::Body;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::server::{Grpc, UnaryService};
+use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
+use tower_service::Service;
 
 use super::deadline::grpc_timeout;
 use super::message_bounds::oversized;
-use super::pb::RateLimitRequest;
+use super::messages::RateLimitRequest;
 use super::service::{EnvoyService, MAX_MESSAGE_BYTES};
+
+/// The path of the only method of the service.
+pub(crate) const SHOULD_RATE_LIMIT_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Initial size of encode and decode buffers: most messages fit.
 const BUFFER_BYTES: usize = 1024;
@@ -25,11 +31,11 @@ const BUFFER_BYTES: usize = 1024;
 /// tonic's threshold for sending a stream's messages early. A unary call has one message.
 const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
-/// The gRPC server of the rate limit service.
-pub(crate) struct GrpcServer<S>(Arc<EnvoyService<S>>);
+/// The gRPC server of the rate limit service, for a `tonic::transport::Server` too. Clones share everything.
+pub struct GrpcServer<S>(Arc<EnvoyService<S>>);
 
 /// The response to a call.
-pub(crate) type GrpcFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+pub type GrpcFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
 /// The only method of the service.
 struct ShouldRateLimit<S>(Arc<EnvoyService<S>>);
@@ -39,15 +45,12 @@ struct ShouldRateLimit<S>(Arc<EnvoyService<S>>);
 struct RateLimitCodec;
 
 impl<S: Store + 'static> GrpcServer<S> {
-    /// The path of the method.
-    pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
     pub(crate) fn new(service: EnvoyService<S>) -> Self {
         Self(Arc::new(service))
     }
 
     /// Handles a call of the method.
-    pub(crate) fn call<B>(&self, request: http::Request<B>) -> GrpcFuture
+    pub(crate) fn decide<B>(&self, request: http::Request<B>) -> GrpcFuture
     where
         B: HttpBody + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
@@ -57,6 +60,41 @@ impl<S: Store + 'static> GrpcServer<S> {
             let mut grpc = Grpc::new(RateLimitCodec).max_decoding_message_size(MAX_MESSAGE_BYTES);
             Ok(grpc.unary(method, request).await)
         })
+    }
+}
+
+impl<S> NamedService for GrpcServer<S> {
+    const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
+}
+
+impl<S, B> Service<http::Request<B>> for GrpcServer<S>
+where
+    S: Store + 'static,
+    B: HttpBody + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = GrpcFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> GrpcFuture {
+        if request.uri().path() == SHOULD_RATE_LIMIT_PATH { self.decide(request) } else { unimplemented() }
+    }
+}
+
+impl<S> Clone for GrpcServer<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S> fmt::Debug for GrpcServer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GrpcServer").field(&self.0).finish()
     }
 }
 
@@ -133,10 +171,34 @@ mod tests {
     use http_body_util::{BodyExt, Full};
     use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule, RuleSet, Timestamp};
     use tidegate_tower::LimitLayer;
-    use tower_service::Service;
+    use tonic_prost::ProstCodec;
 
-    use super::super::pb::{Entry, RateLimitDescriptor};
+    use super::super::messages::{Entry, RateLimitDescriptor, RateLimitResponse};
     use super::*;
+
+    /// The method as tonic generates it.
+    struct GeneratedMethod(EnvoyService<MemoryStore>);
+
+    impl UnaryService<RateLimitRequest> for GeneratedMethod {
+        type Response = RateLimitResponse;
+        type Future = Pin<Box<dyn Future<Output = Result<Response<RateLimitResponse>, Status>> + Send>>;
+
+        fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
+            let service = self.0.clone();
+            Box::pin(async move {
+                let response = service.decide(request.get_ref(), grpc_timeout(request.metadata())).await;
+                response.map(Response::new).map_err(|error| service.status(&error))
+            })
+        }
+    }
+
+    fn call_generated_server(service: &EnvoyService<MemoryStore>, call: http::Request<Full<Bytes>>) -> GrpcFuture {
+        let method = GeneratedMethod(service.clone());
+        Box::pin(async move {
+            let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+            Ok(grpc.unary(method, call).await)
+        })
+    }
 
     fn service() -> EnvoyService<MemoryStore> {
         let limit = Limit::token_bucket(2, Rate::per_minute(1).unwrap()).unwrap();
@@ -160,7 +222,7 @@ mod tests {
     }
 
     fn call(body: &[u8], encoding: &str) -> http::Request<Full<Bytes>> {
-        let call = http::Request::post(GrpcServer::<MemoryStore>::PATH).header("content-type", "application/grpc");
+        let call = http::Request::post(SHOULD_RATE_LIMIT_PATH).header("content-type", "application/grpc");
         call.header("grpc-encoding", encoding).body(Full::new(Bytes::copy_from_slice(body))).unwrap()
     }
 
@@ -174,7 +236,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_call_gets_the_same_response_as_from_the_generated_server() {
-        let (our_server, mut generated_server) = (GrpcServer::new(service()), service().into_server());
+        let (mut our_server, generated_server) = (service().into_server(), service());
         let (small_request, large_request) = (request("edge", 1), request("other", 100));
         let complete_frame = |message: &[u8]| grpc_frame(0, message.len(), message);
         let cases = [
@@ -196,7 +258,7 @@ mod tests {
             (complete_frame(&small_request), "gzip", "an unsupported encoding"),
         ];
         for (body, encoding, case) in cases {
-            let expected = response_text(generated_server.call(call(&body, encoding))).await;
+            let expected = response_text(call_generated_server(&generated_server, call(&body, encoding))).await;
             assert_eq!(response_text(our_server.call(call(&body, encoding))).await, expected, "{case}");
         }
     }

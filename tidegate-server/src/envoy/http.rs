@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use tidegate::spi::Store;
 
 use super::json;
-use super::pb::Code;
+use super::messages::Code;
 use super::request_plan::DecideError;
 use super::service::{EnvoyService, MAX_MESSAGE_BYTES};
 use crate::retry_after::RETRY_AFTER_ONE_SECOND;

@@ -6,11 +6,11 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::metadata;
-use super::pb::{
+use super::messages::{
     Code, DescriptorStatus, Entry, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
     RateLimitResponse, RateLimitUnit, UInt64Value, Unit,
 };
+use super::metadata;
 use super::service::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use crate::bounded_json::{BoundedList, TOO_MANY};
 

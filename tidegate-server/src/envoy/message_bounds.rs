@@ -4,7 +4,7 @@
 use bytes::Buf as _;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
-use super::pb::{Entry, RateLimitDescriptor, RateLimitRequest};
+use super::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 use super::service::{MAX_DESCRIPTORS, MAX_ENTRIES};
 
 /// The descriptors of a request.

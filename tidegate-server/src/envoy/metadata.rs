@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Number};
 use tidegate_rules::yaml;
 
-use super::pb::{
+use super::messages::{
     Code, DescriptorStatus, ListValue, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit, Struct,
     Value, ValueKind,
 };

@@ -10,7 +10,7 @@ use tidegate::{CheckResult, Decision, Limiter, OnFailure, StoreError, StoreError
 use tokio::time::{Instant, timeout_at};
 
 use super::descriptor_tree::ConfiguredLimit;
-use super::pb::{RateLimit, RateLimitDescriptor, RateLimitRequest};
+use super::messages::{RateLimit, RateLimitDescriptor, RateLimitRequest};
 
 /// The plans of a request.
 pub(super) struct RequestPlan<'r> {

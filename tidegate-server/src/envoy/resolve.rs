@@ -8,7 +8,7 @@ use tidegate::spi::{Check, Gate, Plan, Subject};
 use super::config::EnvoyConfig;
 use super::config_reader::{build_limit, gate, role};
 use super::descriptor_tree::{ConfiguredLimit, DescriptorLevel, LookupResult};
-use super::pb::{Entry, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
+use super::messages::{Entry, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
 use super::request_plan::{
     AppliedLimit, DecideError, DeniedHits, DescriptorPlan, HitsMode, RequestPlan, hits, is_charge, plan,
 };

@@ -9,7 +9,7 @@ use tidegate::attributes::{
 use tidegate::spi::{Check, Plan, PlanError, Role, Store};
 use tidegate::{Limiter, Request};
 
-use super::pb::{Entry, RateLimitRequest};
+use super::messages::{Entry, RateLimitRequest};
 use super::request_plan::{AppliedLimit, DecideError, DeniedHits, DescriptorPlan, HitsMode, RequestPlan, hits, plan};
 
 /// The descriptor key of the requested host, as Envoy names it.

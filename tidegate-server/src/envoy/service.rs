@@ -8,13 +8,12 @@ use tidegate::http::Headers;
 use tidegate::spi::Store;
 use tidegate::{Clock, Decision, Limiter, Rule, StoreError, SystemClock};
 use tidegate_tower::Handle;
-use tonic::{Code as Grpc, Request, Response, Status};
+use tonic::{Code as Grpc, Status};
 
 use super::config::{ConfigHandle, EnvoyConfig};
-use super::deadline::{DEFAULT_MAX_DECISION_TIME, decision_timeout, grpc_timeout};
-use super::pb::{
-    Code, DescriptorStatus, HeaderValue, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
-};
+use super::deadline::{DEFAULT_MAX_DECISION_TIME, decision_timeout};
+use super::grpc_server::GrpcServer;
+use super::messages::{Code, DescriptorStatus, HeaderValue, RateLimitRequest, RateLimitResponse};
 use super::request_plan::{DecideError, RequestPlan};
 use super::resolve::ResolvedLimits;
 use super::stats::{Event, Stats};
@@ -117,8 +116,8 @@ impl<S: Store + 'static> EnvoyService<S> {
     }
 
     /// The service for a `tonic` server. It rejects messages of more than [`MAX_MESSAGE_BYTES`] bytes.
-    pub fn into_server(self) -> RateLimitServiceServer<Self> {
-        RateLimitServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE_BYTES)
+    pub fn into_server(self) -> GrpcServer<S> {
+        GrpcServer::new(self)
     }
 }
 
@@ -308,17 +307,6 @@ impl<S: Store + 'static> EnvoyService<S> {
     }
 }
 
-#[tonic::async_trait]
-impl<S: Store + 'static> RateLimitService for EnvoyService<S> {
-    async fn should_rate_limit(
-        &self,
-        request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        let response = self.decide(request.get_ref(), grpc_timeout(request.metadata())).await;
-        response.map(Response::new).map_err(|error| self.status(&error))
-    }
-}
-
 /// Rejects requests that are malformed or too large.
 fn validate(request: &RateLimitRequest) -> Result<(), DecideError> {
     let descriptors = &request.descriptors;
@@ -349,7 +337,7 @@ fn header_values(headers: Headers) -> Vec<HeaderValue> {
 }
 
 fn header_value(name: &str, value: String) -> HeaderValue {
-    HeaderValue { key: name.to_owned(), value, ..HeaderValue::default() }
+    HeaderValue { key: name.to_owned(), value }
 }
 
 /// Limit, remaining and reset of the last descriptor over its limit, else of the one with the least remaining.

@@ -8,7 +8,7 @@ use tidegate::{Algorithm, CheckResult, Decision, Timestamp};
 
 use super::config::EnvoyConfig;
 use super::descriptor_tree::{ConfiguredLimit, CounterNaming};
-use super::pb::{self, Code, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest};
+use super::messages::{self, Code, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest};
 use super::request_plan::{AppliedLimit, DescriptorPlan, HitsMode, PlanOutcome};
 use super::stats::Hits;
 use super::unit;
@@ -148,7 +148,6 @@ fn build_status(descriptor: &DescriptorPlan<'_>, outcome: &PlanOutcome, strict: 
         current_limit: limit,
         limit_remaining: saturate_u32(remaining),
         duration_until_reset: reset,
-        quota: None,
     }
 }
 
@@ -185,7 +184,7 @@ fn rule_rate_limit(check: &CheckResult) -> RateLimit {
 }
 
 /// Envoy derives `Retry-After` from this and drops fractions, so it is rounded up to whole seconds.
-fn duration_until_reset(check: &CheckResult, now: Timestamp, over: bool) -> pb::Duration {
+fn duration_until_reset(check: &CheckResult, now: Timestamp, over: bool) -> messages::Duration {
     let outcome = check.outcome();
     let time = match (over, outcome.retry_after) {
         (true, Some(retry)) => retry,
@@ -194,7 +193,7 @@ fn duration_until_reset(check: &CheckResult, now: Timestamp, over: bool) -> pb::
         _ => outcome.reset_after,
     };
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-    pb::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+    messages::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
 }
 
 fn saturate_u32(number: u64) -> u32 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::Window;
 
-use super::pb::{RateLimitUnit, Unit};
+use super::messages::{RateLimitUnit, Unit};
 
 const DAY_SECONDS: u64 = 86_400;
 

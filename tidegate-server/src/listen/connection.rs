@@ -14,12 +14,12 @@ use http_body::Body;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::Sleep;
 
 use super::client_body::{ClientBody, Lingering};
+use super::client_stream::ClientStream;
 use super::clients::{CallCount, ClientPermit};
 use super::connection_service::ConnectionService;
 use super::guarded_stream::{GuardedStream, sleep};
@@ -166,8 +166,8 @@ pub(super) async fn serve_connection<S, B>(
 {
     // A failure costs latency only.
     let _ = stream.set_nodelay(true);
-    match &config.tls {
-        None => serve_http(&config, stream, client, shutting_down).await,
+    let stream = match &config.tls {
+        None => ClientStream::Plain(stream),
         Some(tls) => {
             let handshake = tokio::time::timeout(config.limits.header_timeout, tls.accept(stream));
             // A shutdown aborts unfinished handshakes.
@@ -175,16 +175,16 @@ pub(super) async fn serve_connection<S, B>(
                 result = handshake => result,
                 _ = shutting_down.changed() => return,
             };
-            if let Ok(Ok(stream)) = result {
-                serve_http(&config, stream, client, shutting_down).await;
-            }
+            let Ok(Ok(stream)) = result else { return };
+            ClientStream::Tls(Box::new(stream))
         }
-    }
+    };
+    serve_http(&config, stream, client, shutting_down).await;
 }
 
 async fn serve_http<S, B>(
     config: &Arc<ConnectionConfig<S>>,
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    stream: ClientStream,
     client: ClientInfo,
     mut shutting_down: watch::Receiver<()>,
 ) where

@@ -13,7 +13,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use super::instrumented_store::InstrumentedStore;
 use super::large_bodies::LargeBodies;
 use super::request_limits::{self, TimedCall};
-use crate::envoy::{EnvoyService, GrpcFuture, GrpcServer, unimplemented};
+use crate::envoy::{EnvoyService, GrpcFuture, GrpcServer, SHOULD_RATE_LIMIT_PATH, unimplemented};
 use crate::listen::ClientBody;
 
 /// The services, dispatched by the path of a call.
@@ -55,8 +55,8 @@ impl<H: Health> Service<Request<ClientBody>> for Services<H> {
         use tower_service::Service;
         let request = request.map(|body| self.large_bodies.watch(body, None));
         let path = request.uri().path();
-        let call = if path == GrpcServer::<InstrumentedStore>::PATH {
-            self.limits.call(request)
+        let call = if path == SHOULD_RATE_LIMIT_PATH {
+            self.limits.decide(request)
         } else if service(path) == Some(HealthServer::<H>::NAME) {
             self.health.clone().call(request)
         } else {

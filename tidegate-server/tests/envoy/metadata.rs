@@ -2,12 +2,9 @@
 
 use axum::body::Body;
 use axum::http::Request;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Struct, Value};
 use http_body_util::BodyExt;
 use serde_json::json;
+use tidegate_server::envoy::messages::{RateLimitOverride, RateLimitUnit, Struct, Value, ValueKind};
 use tidegate_server::envoy::{EnvoyOptions, router};
 use tower::ServiceExt;
 
@@ -35,12 +32,12 @@ descriptors:
 
 fn json_of(metadata: &Struct) -> serde_json::Value {
     let value = |value: &Value| match value.kind.as_ref().unwrap() {
-        Kind::StructValue(fields) => json_of(fields),
-        Kind::ListValue(list) => list.values.iter().map(|value| json_of(&wrapped(value))["v"].clone()).collect(),
-        Kind::StringValue(text) => json!(text),
-        Kind::NumberValue(number) => json!(number),
-        Kind::BoolValue(flag) => json!(flag),
-        Kind::NullValue(_) => serde_json::Value::Null,
+        ValueKind::StructValue(fields) => json_of(fields),
+        ValueKind::ListValue(list) => list.values.iter().map(|value| json_of(&wrapped(value))["v"].clone()).collect(),
+        ValueKind::StringValue(text) => json!(text),
+        ValueKind::NumberValue(number) => json!(number),
+        ValueKind::BoolValue(flag) => json!(flag),
+        ValueKind::NullValue(_) => serde_json::Value::Null,
     };
     metadata.fields.iter().map(|(name, field)| (name.clone(), value(field))).collect::<serde_json::Map<_, _>>().into()
 }

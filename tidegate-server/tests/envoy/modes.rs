@@ -1,6 +1,6 @@
 //! Shadow mode, quota mode, and limits that replace others.
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use tidegate_server::envoy::messages::Code;
 use tidegate_server::envoy::{EnvoyOptions, Stats};
 
 use crate::envoy::{EnvoyClient, hit, service, with_hits};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use tidegate::ManualClock;
+use tidegate_server::envoy::messages::RateLimitRequest;
 use tidegate_server::envoy::{ConfigHandle, EnvoyService};
 use tonic::Code;
 

@@ -1,6 +1,6 @@
 //! Invalid and oversized requests.
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use tidegate_server::envoy::messages::RateLimitOverride;
 use tidegate_server::envoy::{ConfigHandle, EnvoyService};
 use tonic::Code;
 

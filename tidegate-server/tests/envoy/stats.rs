@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use tidegate_server::envoy::messages::{RateLimitOverride, RateLimitUnit};
 use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats};
 
 use crate::envoy::{EnvoyClient, clock, handle, hit, no_rules, store, store_failures, with_hits};

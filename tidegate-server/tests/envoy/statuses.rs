@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use tidegate_server::envoy::messages::{RateLimitOverride, RateLimitRequest, RateLimitUnit};
 use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService};
 
 use crate::envoy::{EnvoyClient, clock, handle, hit, no_rules, service, store, with_hits};

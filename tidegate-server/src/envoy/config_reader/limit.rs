@@ -6,8 +6,8 @@ use tidegate_rules::parse_duration;
 use tidegate_rules::yaml::{Node, NodeKind};
 
 use super::super::descriptor_tree::{ConfiguredLimit, CounterNaming, RequestRate};
+use super::super::messages::Unit;
 use super::super::metadata;
-use super::super::pb::Unit;
 use super::super::unit::{self, UnitWindows};
 use super::fields::YamlFields;
 use super::{ALGORITHM, COUNT_REFUSED, ConfigReader, DescriptorPath, LIMIT_KEYS, LimitSettings, MULTIPLIER, WINDOW};
