@@ -14,6 +14,7 @@ pub mod process;
 pub mod proxy;
 pub mod pure_store;
 pub mod retained;
+pub mod serve_process;
 pub mod server;
 pub mod suite;
 pub mod test_ca;

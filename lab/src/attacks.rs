@@ -1,4 +1,4 @@
-//! The attack suite: every [attack](Attack) by a hostile client, over real sockets, on a real store in every [state](StoreState). Each
+//! The attack suite: every [attack](Attack) by a client, over real sockets, on a real store in every [state](StoreState). Each
 //! run yields an [`AttackOutcome`], which knows what is promised; tests assert it, and `make attacks` prints it.
 
 mod assault;
@@ -20,9 +20,10 @@ pub use self::attack::{ATTACKS, Attack, Door, StoreState};
 pub use self::bystander::BystanderCounts;
 use self::bystander::Bystanders;
 pub use self::outcome::AttackOutcome;
-pub use self::page::{FIGURES, figures, promises, row_start};
+pub use self::page::{figures, promises, row_start};
 pub use self::scale::{Scale, TIMEOUT};
 use self::target::Target;
+pub use crate::page::FIGURES;
 use conformance::server::Kind;
 use conformance::witness::Witness;
 

@@ -145,10 +145,10 @@ async fn measure(
 /// The CPU time of one request, averaged over one round.
 async fn measure_cpu(server: &ServerUnderTest, arguments: &BenchArgs) -> Result<Duration, Failure> {
     let connections = open_warm_connections(server, arguments).await?;
-    let before = server.process.cpu_time()?;
+    let before = traffic::cpu_time(&server.process)?;
     let done = load::closed_loop(connections, &server.template, arguments.requests).await;
     done.map_err(|reason| measure_failure(server, &reason))?;
-    let spent = server.process.cpu_time()?.saturating_sub(before);
+    let spent = traffic::cpu_time(&server.process)?.saturating_sub(before);
     Ok(Duration::from_secs_f64(spent.as_secs_f64() / arguments.requests as f64))
 }
 

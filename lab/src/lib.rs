@@ -21,6 +21,7 @@ mod bench;
 mod cli;
 pub mod faults;
 pub mod ledger_crashes;
+mod page;
 mod suite_commands;
 mod surge;
 mod traffic;

@@ -1,14 +1,14 @@
 //! Leases over HTTP, of several instances on one store.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use conformance::serve_process::ServeProcess;
 use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::doors::client::{HttpResponse, local_request};
-use crate::doors::setup::Tidegate;
+use crate::doors::setup::start_tidegate_with_rules;
 
 /// A lease that does not run out, however busy the machine is.
 const RULES: &str = "\
@@ -20,7 +20,7 @@ rules:
 /// Two instances on one store.
 struct Fleet {
     store: Server,
-    instances: [Tidegate; 2],
+    instances: [ServeProcess; 2],
     _directories: [TempDir; 2],
 }
 
@@ -30,13 +30,13 @@ impl Fleet {
         let rules: PathBuf = directories[0].path().join("rules.yaml");
         std::fs::write(&rules, RULES).unwrap();
         let url = store.url();
-        let start = |index: usize| Tidegate::start_with_rules(&rules, directories[index].path(), &url, &[]);
-        let instances = [start(0).await, start(1).await];
+        let start = |index: usize| start_tidegate_with_rules(&rules, directories[index].path(), &url, &[]);
+        let instances = [start(0), start(1)];
         Self { store, instances, _directories: directories }
     }
 
     async fn call(&self, instance: usize, line: &str, body: &str) -> HttpResponse {
-        let to = SocketAddr::from(([127, 0, 0, 1], self.instances[instance].http));
+        let to = self.instances[instance].http();
         let request = local_request(line).with("content-type", "application/json").body(body);
         request.try_send(to).await.expect("an answer")
     }

@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use tempfile::TempDir;
 use tonic::Request;
 
-use crate::doors::setup::{Tidegate, deployed};
+use crate::doors::setup::{deployed, start_tidegate};
 
 /// The distance of the store: more than the 15 ms that a decision has by default.
 const DISTANCE: Duration = Duration::from_millis(20);
@@ -34,8 +34,8 @@ async fn a_distant_store_decides_every_call_whose_deadline_and_budget_allow_it()
         proxy.inject(NetworkFault::DelayReplies(DISTANCE)).await;
         let (folder, url) = (deployed("envoy/ratelimit"), format!("redis://127.0.0.1:{}", proxy.port()));
         let flags = ["--envoy-config", folder.to_str().unwrap(), "--store-budget", "2000"];
-        let tidegate = Tidegate::start(directory.path(), &url, &flags).await;
-        let mut client = RateLimitServiceClient::connect(format!("http://127.0.0.1:{}", tidegate.grpc)).await.unwrap();
+        let tidegate = start_tidegate(directory.path(), &url, &flags);
+        let mut client = RateLimitServiceClient::connect(format!("http://{}", tidegate.grpc())).await.unwrap();
         let mut codes = Vec::new();
         for _ in 0..8 {
             let mut call = Request::new(ride());

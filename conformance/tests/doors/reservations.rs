@@ -1,16 +1,16 @@
 //! Reservations over HTTP, of several instances on one store.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use conformance::serve_process::ServeProcess;
 use conformance::server::{KINDS, Server};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::doors::client::local_request;
-use crate::doors::setup::Tidegate;
-use conformance::process::until;
+use crate::doors::setup::start_tidegate_with_rules;
+use conformance::poll::wait_for_some;
 
 /// Windows that do not end during a test, and two limits, so that a reservation has several parts.
 const RULES: &str = "\
@@ -30,7 +30,7 @@ rules:
 
 /// Two instances on one store.
 struct Fleet {
-    instances: [Tidegate; 2],
+    instances: [ServeProcess; 2],
     _store: Server,
     _directories: [TempDir; 2],
 }
@@ -41,13 +41,13 @@ impl Fleet {
         let rules: PathBuf = directories[0].path().join("rules.yaml");
         std::fs::write(&rules, RULES).unwrap();
         let url = store.url();
-        let start = |index: usize| Tidegate::start_with_rules(&rules, directories[index].path(), &url, flags);
-        let instances = [start(0).await, start(1).await];
+        let start = |index: usize| start_tidegate_with_rules(&rules, directories[index].path(), &url, flags);
+        let instances = [start(0), start(1)];
         Self { instances, _store: store, _directories: directories }
     }
 
     async fn post(&self, instance: usize, path: &str, body: &Value) -> (u16, Value) {
-        let to = SocketAddr::from(([127, 0, 0, 1], self.instances[instance].http));
+        let to = self.instances[instance].http();
         let request = local_request(&format!("POST {path}")).with("content-type", "application/json");
         let response = request.body(&body.to_string()).try_send(to).await.expect("an answer");
         (response.status, response.json())
@@ -153,7 +153,7 @@ async fn a_reservation_that_has_run_out_is_not_found_at_any_instance_and_charges
     for kind in KINDS {
         let fleet = Fleet::start(Server::start(kind), &["--reservation-ttl", "1"]).await;
         let id = fleet.reserved(0, "a", 400).await;
-        until("it runs out", async || (fleet.outstanding(1).await == [0, 0]).then_some(())).await;
+        wait_for_some("it runs out", async || (fleet.outstanding(1).await == [0, 0]).then_some(())).await;
         let gone = (404, json!("reservation_not_found"));
         assert_eq!((fleet.commit(1, &id, 400).await, fleet.release(0, &id).await), (gone.clone(), gone));
         assert_eq!(fleet.left(0).await, [1_000, 100_000]);

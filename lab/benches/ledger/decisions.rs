@@ -23,9 +23,6 @@ const MODES: [(&str, Option<LedgerMode>); 3] =
 /// Callers, and how much fewer calls they make in a round.
 const CALLERS: [(usize, usize); 2] = [(1, 20), (64, 1)];
 
-/// The unit of times in `/proc`, on every Linux.
-const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
-
 /// A limiter, and the runtime that it runs on.
 struct Setup<'r> {
     runtime: &'r Runtime,
@@ -161,19 +158,5 @@ fn process_micros() -> f64 {
 /// CPU microseconds of all processes of the server.
 fn postgres_micros(database: &Database) -> f64 {
     let Database::Postgres(server) = database else { return f64::NAN };
-    let pid_file = format!("{}/postmaster.pid", server.execute("SHOW data_directory"));
-    let pid_file = std::fs::read_to_string(pid_file).unwrap();
-    let server: u32 = pid_file.lines().next().unwrap().trim().parse().unwrap();
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let ticks = processes.filter_map(|entry| {
-        // A process may end meanwhile.
-        let status = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The name may contain spaces: the fields after it are the state, the parent, …, and the times as the 12th and 13th.
-        let (start, rest) = status.rsplit_once(')')?;
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        let (pid, parent) = (start.split(' ').next()?.parse::<u32>().ok()?, fields[1].parse::<u32>().ok()?);
-        (pid == server || parent == server)
-            .then(|| fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap())
-    });
-    ticks.sum::<f64>() * 1e6 / CLOCK_TICKS_PER_SECOND
+    server.process().cpu_time().unwrap().as_secs_f64() * 1e6
 }

@@ -1,5 +1,6 @@
 //! What is inspected after a round, when everything is up and no client calls: gate, ledger and notes agree.
 
+use conformance::poll::Polling;
 use fastrand::Rng;
 use serde_json::{Value, json};
 
@@ -8,7 +9,6 @@ use super::instance::Instance;
 use super::promises::AccountEvidence;
 use super::rules::{Account, Quota};
 use super::run::{CrashRun, account, tenants_of};
-use super::waiting::Polling;
 
 /// What an instance says about an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

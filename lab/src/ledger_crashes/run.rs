@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::poll::Polling;
 use fastrand::Rng;
 use tidegate::{Clock, SystemClock};
 use tokio::task::JoinSet;
@@ -20,7 +21,6 @@ use super::outcome::{Counts, RoundOutcome};
 use super::promises::StoreLoss;
 use super::rules::{Account, AccountIndex, Quota, SLOTS};
 use super::strike::{Deployment, Strike, Victim};
-use super::waiting::Polling;
 
 /// Tenants under load in a round.
 const TENANTS: usize = 3;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use conformance::poll::Polling;
 use serde_json::{Value, json};
 use tidegate::spi::AccountKey;
 
@@ -9,7 +10,6 @@ use super::environment::Environment;
 use super::http_client::HttpClient;
 use super::rules::{Account, AccountIndex};
 use super::strike::{Deployment, Victim};
-use super::waiting::Polling;
 
 /// Seconds that a reservation lasts: longer than a test.
 const RESERVATION_TTL: u64 = 3_600;

@@ -12,10 +12,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use crate::prove::canonical::judge::ReportFormat;
-use conformance::process::{Process, program, until};
+use conformance::process::{Process, program};
 use conformance::server::free_port;
 
 /// A running upstream.
@@ -36,16 +36,9 @@ impl Upstream {
             let mut command = Command::new(program("nginx"));
             command.arg("-p").arg(directory.path()).args(["-c", "nginx.conf", "-e", "stderr"]);
             command.args(["-g", "daemon off; master_process off;"]);
-            let mut process = Process::start(&mut command, directory.path(), "nginx");
+            let mut process = Process::start(&mut command);
             let address = SocketAddr::from(([127, 0, 0, 1], port));
-            let is_up = until("nginx listens", async || {
-                if process.has_ended() {
-                    return Some(false);
-                }
-                TcpStream::connect(address).await.ok().map(|_| true)
-            })
-            .await;
-            if is_up {
+            if process.wait_until_listening(address).is_ok() {
                 return Self { address, format: ReportFormat::Lines, _process: Some(process), _directory: directory };
             }
         }
@@ -65,13 +58,9 @@ impl Upstream {
     async fn script(program: PathBuf, name: &str, text: &str) -> Self {
         let directory = TempDir::new().unwrap();
         std::fs::write(directory.path().join(name), text).unwrap();
-        let mut process = Process::start(Command::new(program).arg(name), directory.path(), name);
-        let port = until("the upstream listens", async || {
-            let output = process.output();
-            assert!(!process.has_ended(), "{name} has ended: {output}");
-            output.lines().find_map(|line| line.strip_prefix("port ")?.parse::<u16>().ok())
-        })
-        .await;
+        let mut process = Process::start(Command::new(program).arg(name).current_dir(directory.path()));
+        let line = process.wait_for_line("port ").unwrap_or_else(|output| panic!("{name} has ended: {output}"));
+        let port: u16 = line["port ".len()..].trim().parse().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         Self { address, format: ReportFormat::Json, _process: Some(process), _directory: directory }
     }

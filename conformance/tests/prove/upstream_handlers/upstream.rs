@@ -6,9 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
-use tokio::net::TcpStream;
 
-use conformance::process::{Process, program, until};
+use conformance::process::{Process, program};
 use conformance::server::free_port;
 
 /// nginx decodes a path, removes empty segments and resolves dots before it chooses a location.
@@ -99,16 +98,9 @@ impl Upstream {
     async fn start(name: &str, command: impl Fn(&Path, u16) -> Command) -> Self {
         for _ in 0..20 {
             let (directory, port) = (TempDir::new().unwrap(), free_port());
-            let mut process = Process::start(&mut command(directory.path(), port), directory.path(), name);
+            let mut process = Process::start(command(directory.path(), port).current_dir(directory.path()));
             let address = SocketAddr::from(([127, 0, 0, 1], port));
-            let is_up = until("the upstream listens", async || {
-                if process.has_ended() {
-                    return Some(false);
-                }
-                TcpStream::connect(address).await.is_ok().then_some(true)
-            })
-            .await;
-            if is_up {
+            if process.wait_until_listening(address).is_ok() {
                 return Self { address, _process: process, _directory: directory };
             }
         }
