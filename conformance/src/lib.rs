@@ -7,6 +7,7 @@ pub mod anonymous;
 pub mod batch_history;
 pub mod golden;
 pub mod history;
+pub mod http_client;
 pub mod model;
 pub mod poll;
 pub mod postgres;

@@ -1,6 +1,5 @@
 //! Several gateways on one real store share one exact limit, and slots that clients free by hanging up.
 
-use std::future::pending;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +10,10 @@ use axum::Router;
 use axum::routing::get;
 use conformance::serve_process::{ANY_PORT, ServeProcess};
 use conformance::server::{KINDS, Server};
-use conformance::suite::{left, long_timeout_options, until};
+use conformance::suite::{left, long_timeout_options, start_gateway, until};
 use rustix::process::Signal;
 use tidegate::{Limit, Limiter, Period, Periods, Rate, Request, Rule, RuleSet, UsageKind};
 use tidegate_redis::RedisStore;
-use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::{Handle, LimitLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -48,11 +46,7 @@ async fn gateway(
     let rules = RuleSet::new(rules).unwrap();
     let layer = LimitLayer::new(Limiter::new(rules, store.store_with(long_timeout_options()).await));
     let handle = layer.handle();
-    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(gateway.serve(listener, layer, pending()));
-    (address, handle)
+    (start_gateway(upstream, layer).await.0, handle)
 }
 
 /// Slots that all gateways share. Clients of a test do not outlast the lease.

@@ -4,13 +4,11 @@
 mod assault;
 mod attack;
 mod bystander;
-mod http_client;
 mod outcome;
 mod page;
 mod scale;
 mod stream_resets;
 mod target;
-mod upstream;
 
 use std::sync::Arc;
 

@@ -17,7 +17,6 @@ mod options;
 mod request_template;
 mod server_under_test;
 mod shared;
-mod upstream;
 mod url;
 
 use std::sync::Arc;
@@ -29,12 +28,11 @@ use tidegate_server::command::{Exit, Failure, Output, stop_signal, tokio_timer};
 
 pub(crate) use options::BenchArgs;
 
-use crate::traffic::{self, Connection, RequestError};
+use crate::traffic::{self, Connection, RequestError, Upstream};
 use core_assignment::CoreAssignment;
 use measurement::Measurement;
 use options::Target;
 use server_under_test::ServerUnderTest;
-use upstream::Upstream;
 
 /// Runs `tidegate-lab bench`.
 pub(crate) fn run(arguments: &BenchArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
@@ -62,7 +60,7 @@ pub(crate) fn run(arguments: &BenchArgs, output: &mut Output<'_>) -> Result<Exit
     let measurements = run_until_signal(async {
         tokio::select! {
             measurements = measure(arguments, &servers, &timer, output) => measurements,
-            result = upstream.serve() => {
+            result = upstream.serve(|_| ()) => {
                 Err(Failure::usage(format!("the upstream of the gateways stopped: {:?}", result.err())))
             }
         }

@@ -10,7 +10,6 @@
 mod call;
 mod client;
 mod environment;
-mod http_client;
 mod inspection;
 mod instance;
 mod ledger_rows;

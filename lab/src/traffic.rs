@@ -1,9 +1,11 @@
-//! What all load is made of: request schedules, client connections, server processes and latency histograms.
+//! What all load is made of: request schedules, client connections, workers, an upstream, a Redis server and latency histograms.
 
 mod connection;
 mod open_files;
 mod redis_server;
 mod schedule;
+mod upstream;
+mod workers;
 
 use std::time::Duration;
 
@@ -15,6 +17,8 @@ pub(crate) use connection::{Connection, DEFAULT_TIMEOUT, HttpResponse, Protocol,
 pub(crate) use open_files::raise_file_limit;
 pub(crate) use redis_server::RedisServer;
 pub(crate) use schedule::Schedule;
+pub(crate) use upstream::{RESPONSE_BODY, Upstream};
+pub(crate) use workers::{Pace, Workers};
 
 /// Upper bound of the histograms: one hour. Longer latencies are recorded as one hour.
 const MAX_LATENCY_MICROS: u64 = 3_600_000_000;

@@ -6,8 +6,9 @@ use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::doors::client::{HttpResponse, local_request};
+use crate::doors::client::local_request;
 use crate::doors::setup::start_tidegate;
+use conformance::http_client::HttpResponse;
 use conformance::poll::wait_for_some;
 
 /// Consumes the whole limit of a client.
@@ -52,7 +53,7 @@ async fn a_known_denial_is_answered_counted_and_logged_like_any_other() {
     let rule = denied["rule"].as_str().unwrap().to_owned();
     let admin = tidegate.admin();
     let count = async |name: &str| {
-        let metrics = local_request("GET /metrics").try_send(admin).await.unwrap().body;
+        let metrics = local_request("GET /metrics").try_send(admin).await.unwrap().text();
         let line =
             metrics.lines().find_map(|line| line.strip_prefix(name)?.split(' ').next_back()?.parse::<f64>().ok());
         line.unwrap_or(0.0)
@@ -89,7 +90,7 @@ async fn without_a_store_the_failure_policies_decide_and_the_metrics_count_it() 
     let refund = post(tidegate.http(), "/v1/refund", r#"{"receipt":"x.y"}"#).await;
     assert_eq!(refund.status, 404, "what is no receipt needs no store");
     let admin = tidegate.admin();
-    let metrics = local_request("GET /metrics").try_send(admin).await.unwrap().body;
+    let metrics = local_request("GET /metrics").try_send(admin).await.unwrap().text();
     for policy in ["local", "closed"] {
         let line = metrics.lines().find(|line| line.contains(&format!("policy=\"{policy}\"")));
         assert!(line.is_some_and(|line| line.starts_with("rate_limit_fallback_total{rule=\"")), "{metrics}");
@@ -130,7 +131,7 @@ async fn a_server_starts_without_its_store_and_uses_it_once_it_is_up() {
     let counted = async || (ready().await.json()["store"]["instances"] == json!(1)).then_some(());
     wait_for_some("it counts itself", counted).await;
     let admin = tidegate.admin();
-    let metrics = local_request("GET /metrics").try_send(admin).await.unwrap().body;
+    let metrics = local_request("GET /metrics").try_send(admin).await.unwrap().text();
     for line in [
         "rate_limit_instances 1",
         "rate_limit_store_up{server=\"127.0.0.1:",

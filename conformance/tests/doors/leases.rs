@@ -7,8 +7,9 @@ use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::doors::client::{HttpResponse, local_request};
+use crate::doors::client::local_request;
 use crate::doors::setup::start_tidegate_with_rules;
+use conformance::http_client::HttpResponse;
 
 /// A lease that does not run out, however busy the machine is.
 const RULES: &str = "\

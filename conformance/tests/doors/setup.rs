@@ -7,8 +7,9 @@ use std::process::Command;
 use conformance::server::{Kind, Server};
 use tempfile::TempDir;
 
-use crate::doors::backend::Service;
-use crate::doors::client::{HttpRequest, HttpResponse, request};
+use crate::doors::backend::{ProxyResponse, Service};
+use crate::doors::client::{HttpRequest, request};
+use conformance::http_client::HttpResponse;
 use conformance::poll::wait_for_some;
 use conformance::process::Process;
 use conformance::serve_process::ServeProcess;

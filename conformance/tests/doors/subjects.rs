@@ -6,8 +6,9 @@ use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::doors::client::{HttpResponse, local_request};
+use crate::doors::client::local_request;
 use crate::doors::setup::start_tidegate;
+use conformance::http_client::HttpResponse;
 use conformance::poll::wait_for_some;
 
 const TOKEN: &str = "change-token-0123456789";

@@ -12,22 +12,19 @@
 //! Requests come from fixed seeds. `TIDEGATE_REQUESTS=100000` sends that many to each upstream, and `TIDEGATE_PATHS=hostile` or `plain`
 //! chooses the spellings of paths and methods.
 
-mod client;
 mod generator;
 mod judge;
 mod rules;
 mod upstream;
 
-use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use conformance::http_client::{HttpClient, HttpResponse, NoResponse};
+use conformance::suite::start_gateway;
 use tidegate::{Limiter, MemoryStore};
-use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
-use tokio::net::TcpListener;
 
-use client::send;
 use generator::{PathAlphabet, request};
 use judge::Report;
 use rules::RuleCase;
@@ -57,11 +54,7 @@ struct Tally {
 async fn gateway(case: &RuleCase, upstream: SocketAddr) -> SocketAddr {
     let limiter = Limiter::new(case.rules(), Arc::new(MemoryStore::new()));
     RuleCase::use_up(&limiter);
-    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(gateway.serve(listener, LimitLayer::new(limiter), pending()));
-    address
+    start_gateway(upstream, LimitLayer::new(limiter)).await.0
 }
 
 /// Sends random requests, and checks what the upstream read from each that reached it.
@@ -76,7 +69,7 @@ async fn fuzz(case: RuleCase, upstream: Upstream) {
             for seed in (first..requests).step_by(CONCURRENCY as usize) {
                 let bytes = request(seed, paths);
                 let shown = || format!("seed {seed}: {}", bytes.escape_ascii());
-                let response = send(address, &bytes).await.unwrap_or_else(|| panic!("no response, {}", shown()));
+                let response = send(address, &bytes).await.unwrap_or_else(|error| panic!("{error:?}, {}", shown()));
                 match response.status {
                     200 => {
                         let report = Report::read(format, &response.body);
@@ -162,4 +155,9 @@ async fn the_plain_spelling_of_each_denied_value_is_denied() {
     ] {
         assert_eq!(status(&text).await, 429, "{text}");
     }
+}
+
+/// Sends the bytes of a request on a connection of its own.
+async fn send(address: SocketAddr, request: &[u8]) -> Result<HttpResponse, NoResponse> {
+    HttpClient::default().send(address, request).await
 }
