@@ -8,7 +8,7 @@ mod common;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use common::{Cell, Contender, Options, Table, best_of, cpu, report};
+use common::{Contender, Options, Table, best_of, cpu, report};
 use conformance::suite::start_gateway;
 use tidegate::{Limiter, MemoryStore};
 use tidegate_rules::RuleFile;
@@ -43,7 +43,7 @@ fn main() {
     let title = format!("Streams of {events} events through the gateway");
     let mut table = Table::new(title, ["tokens", "CPU ns an event", "first byte µs"]);
     for ((name, ..), cost) in rows.iter().zip(best) {
-        table.row([Cell::from(*name), Cell::Number(cost.nanos_per_event, 0), Cell::Number(cost.first_byte_micros, 1)]);
+        table.figures(name, [(cost.nanos_per_event, 0), (cost.first_byte_micros, 1)]);
     }
     report(&options, &[table]);
 }

@@ -24,6 +24,7 @@ pub mod ledger_crashes;
 mod page;
 mod suite_commands;
 mod surge;
+pub mod table;
 mod traffic;
 
 use std::ffi::OsString;

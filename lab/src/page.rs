@@ -11,11 +11,10 @@ pub(crate) fn start_figures(command: &str, stamp: &str) -> String {
     format!("{FIGURES}\n\n```sh\n{command}\n```\n\n{stamp}. ")
 }
 
-/// A Markdown table.
-pub(crate) fn table<R: AsRef<[String]>>(columns: &[&str], rows: impl IntoIterator<Item = R>) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let head = format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
-    rows.into_iter().fold(head, |table, row| table + &line(row.as_ref()))
+/// A Markdown table. The head has all columns, as in `a | b`.
+pub(crate) fn table<const N: usize>(head: &str, rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let table = format!("| {head} |\n|{}\n", "---|".repeat(N));
+    rows.into_iter().fold(table, |table, row| format!("{table}| {} |\n", row.join(" | ")))
 }
 
 /// Cells of a table.
@@ -35,6 +34,6 @@ mod tests {
     #[test]
     fn a_table_has_a_head_and_a_line_for_each_row() {
         let rows = [cells([&1, &"a"]), cells([&2, &millis(Duration::from_micros(1_550))])];
-        assert_eq!(table(&["n", "ms"], rows), "| n | ms |\n|---|---|\n| 1 | a |\n| 2 | 1.6 |\n");
+        assert_eq!(table("n | ms", rows), "| n | ms |\n|---|---|\n| 1 | a |\n| 2 | 1.6 |\n");
     }
 }

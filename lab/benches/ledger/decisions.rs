@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use conformance::suite::wait_until;
 use futures_util::future::join_all;
-use rustix::time::{ClockId, clock_gettime};
 use tidegate::{Clock, LedgerMode, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock};
 use tidegate_ledger::{LedgerService, ServiceOptions};
-use tidegate_redis::{RedisOptions, RedisStore};
+use tidegate_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
 
 use super::Bench;
-use super::common::cpu::server_micros;
-use super::common::{Cell, Contender, Random, Table, best_of};
+use super::common::cpu::{process_micros, server_micros};
+use super::common::{Cell, Contender, Random, Table, best_of, patient_options};
 use super::database::Database;
 
 const TENANTS: usize = 10_000;
@@ -94,8 +93,7 @@ pub(crate) fn measure(bench: &Bench, database: &Database) -> Table {
 }
 
 async fn connect(bench: &Bench) -> RedisStore {
-    let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
-    bench.redis.store_with(options).await
+    bench.redis.store_with(patient_options()).await
 }
 
 fn limiter(store: &RedisStore, mode: Option<LedgerMode>) -> Limiter<RedisStore> {
@@ -147,12 +145,6 @@ fn measure_round(bench: &Bench, database: &Database, setup: &Setup<'_>, callers:
         p99: latencies[latencies.len() * 99 / 100],
         per_second: calls as f64 / ended_at.since(before.3).as_secs_f64(),
     }
-}
-
-/// CPU microseconds of this process, with the flusher.
-fn process_micros() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
 /// CPU microseconds of all processes of the server.

@@ -40,6 +40,9 @@ const NOTES: &str = "
 
 ";
 
+const COLUMNS: &str = "attack | the store | attacker sent | passed | at most | refused with 503 | bystander sent \
+    | allowed | p50, ms | p99, ms | breaker opened | overloads | slowest answer, ms";
+
 /// Renders the attacks and bounds, which do not depend on a run.
 pub fn promises() -> String {
     let attacks = ATTACKS.map(|attack| {
@@ -50,27 +53,12 @@ pub fn promises() -> String {
         let instances = if attack.instances() == 1 { "" } else { ", two instances" };
         cells([&attack.name(), &attack.description(), &format!("{door}{instances}")])
     });
-    [BOUNDS, &table(&["attack", "what the attacker does", "at"], attacks), NOTES].concat()
+    [BOUNDS, &table("attack | what the attacker does | at", attacks), NOTES].concat()
 }
 
 /// Renders the figures of a run.
 pub fn figures(rows: &[AttackOutcome], scale: &Scale, command: &str, stamp: &str) -> String {
     let Scale { connections, requests, burst, bursts, held, pace, .. } = *scale;
-    let columns = [
-        "attack",
-        "the store",
-        "attacker sent",
-        "passed",
-        "at most",
-        "refused with 503",
-        "bystander sent",
-        "allowed",
-        "p50, ms",
-        "p99, ms",
-        "breaker opened",
-        "overloads",
-        "slowest answer, ms",
-    ];
     [
         start_figures(command, stamp),
         format!(
@@ -81,7 +69,7 @@ pub fn figures(rows: &[AttackOutcome], scale: &Scale, command: &str, stamp: &str
         "*Passed* and *at most* are sums over all limits that the attacker tried to exceed. *Overloads* are plans that waited too long or were \
          too many. *Slowest answer* is that of the store, as the independent connection saw it.\n\n"
             .to_owned(),
-        table(&columns, rows.iter().map(figure)),
+        table(COLUMNS, rows.iter().map(figure)),
     ]
     .concat()
 }

@@ -34,6 +34,9 @@ const NOTES: &str = "
 
 ";
 
+const COLUMNS: &str = "fault | policy | sent | allowed | denied | passed | held | refused | longest decision, ms \
+    | recovery, ms | limit | above it | bound";
+
 /// Renders the promises, which do not depend on a run.
 pub fn promises() -> String {
     let policies = POLICIES.map(|policy| cells([&name(policy), &got(policy), &bound(policy)]));
@@ -45,10 +48,10 @@ pub fn promises() -> String {
         INTRODUCTION,
         &assertions(),
         "## Policies\n\n",
-        &table(&["policy", "a request during an outage", "above the limit, at most"], policies),
+        &table("policy | a request during an outage | above the limit, at most", policies),
         OUTAGE,
         "## Faults\n\n",
-        &table(&["fault", "injection", "effect", "reasons", "above the limit, in addition"], faults),
+        &table("fault | injection | effect | reasons | above the limit, in addition", faults),
         NOTES,
     ]
     .concat()
@@ -66,21 +69,6 @@ fn assertions() -> String {
 
 /// Renders the figures of a run.
 pub fn figures(rows: &[FaultOutcome], leases: &[LeaseOutcome], scale: &Scale, command: &str, stamp: &str) -> String {
-    let columns = [
-        "fault",
-        "policy",
-        "sent",
-        "allowed",
-        "denied",
-        "passed",
-        "held",
-        "refused",
-        "longest decision, ms",
-        "recovery, ms",
-        "limit",
-        "above it",
-        "bound",
-    ];
     let lease_rows = leases.iter().map(|LeaseOutcome { fault, counts, left }| {
         let LeaseCounts { taken, peak, unconfirmed, .. } = counts;
         cells([&fault.name(), taken, peak, unconfirmed, left])
@@ -95,12 +83,12 @@ pub fn figures(rows: &[FaultOutcome], leases: &[LeaseOutcome], scale: &Scale, co
         "`allowed` and `denied` were decided by the store, `passed` (admitted) and `held` (denied) without it; `refused` are errors. The recovery \
          time counts from the repair, or from the fault where the servers recover by themselves, until the store made all decisions again.\n\n"
             .to_owned(),
-        table(&columns, rows.iter().map(figure)),
+        table(COLUMNS, rows.iter().map(figure)),
         format!(
             "\nSlots of a concurrency limit of {MAX_HELD}, `closed`, with {WORKERS} workers on each instance that hold one for {:?}:\n\n",
             scale.pace
         ),
-        table(&["fault", "taken", "most held at once", "unconfirmed", "left at the end"], lease_rows),
+        table("fault | taken | most held at once | unconfirmed | left at the end", lease_rows),
     ]
     .concat()
 }

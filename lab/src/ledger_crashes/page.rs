@@ -38,6 +38,8 @@ After each round, when all processes run again, the suite asserts by queries of 
 
 ";
 
+const COLUMNS: &str = "processes | killed | rounds | done | denied | 503 | no answer | lost units | largest lag, ms";
+
 /// Renders the promises, which do not depend on a run.
 pub fn promises() -> String {
     PROMISES.to_owned()
@@ -57,8 +59,6 @@ pub fn figures(outcomes: &[RoundOutcome], seeds: &[u64], command: &str, stamp: &
         let lag = lag.map_or("-".to_owned(), |millis| millis.to_string());
         cells([&deployment.name(), &victims, &rounds.len(), &done, &denied, &failed, &missing, &lost, &lag])
     });
-    let columns =
-        ["processes", "killed", "rounds", "done", "denied", "503", "no answer", "lost units", "largest lag, ms"];
     let seeds: Vec<_> = seeds.iter().map(u64::to_string).collect();
     let (count, seeds) = (outcomes.len(), seeds.join(", "));
     [
@@ -68,7 +68,7 @@ pub fn figures(outcomes: &[RoundOutcome], seeds: &[u64], command: &str, stamp: &
              not in the ledger; *lag* is the age of the oldest entry in an outbox when Redis was killed. Calls of the same rounds are counted \
              together.\n\n"
         ),
-        table(&columns, rows),
+        table(COLUMNS, rows),
     ]
     .concat()
 }

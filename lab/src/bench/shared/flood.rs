@@ -8,9 +8,9 @@ use std::time::Duration;
 use tidegate::Timer;
 use tidegate_server::command::Failure;
 
-use super::super::load;
 use super::super::options::BenchArgs;
 use super::super::request_template::RequestTemplate;
+use super::super::{load, no_figures};
 use super::figure_table::FigureTable;
 use super::servers::{FrontDoor, SharedServers};
 use crate::traffic::{self, Connection, DEFAULT_TIMEOUT, Pace, Protocol, Workers};
@@ -96,7 +96,7 @@ async fn flood(
     timer: &Arc<impl Timer + 'static>,
     result: &mut FloodResult,
 ) -> Result<(), Failure> {
-    let failed = |reason: String| Failure::usage(format!("{}: {reason}; there are no figures", door.name));
+    let failed = |reason: String| no_figures(&door.name, &reason);
     let open = async |count| {
         let opened = Connection::open_many(Protocol::Http1, &door.address.to_string(), count).await;
         opened.map_err(|error| failed(error.to_string()))
