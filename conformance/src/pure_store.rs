@@ -34,7 +34,9 @@ impl PureStore {
         let found: Vec<_> = names.iter().map(|name| states.get(name)).collect();
         let (verdict, changes) = Verdict::decide(plan, self.clock.now(), &found, |_| true);
         for (name, change) in names.iter().zip(changes) {
-            change.into_iter().for_each(|change| commit(&mut states, name, change));
+            if let Some(change) = change {
+                commit(&mut states, name, change);
+            }
         }
         verdict
     }
@@ -42,7 +44,9 @@ impl PureStore {
     /// Applies an operation, and returns whether it was admitted.
     fn apply(&self, states: &mut HashMap<Vec<u8>, State>, key: &Key<'_>, limit: &Limit, op: Op) -> bool {
         let result = algorithm::apply(states.get(&name(key)), limit, self.clock.now(), op);
-        result.change.into_iter().for_each(|change| commit(states, &name(key), change));
+        if let Some(change) = result.change {
+            commit(states, &name(key), change);
+        }
         result.admitted
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn print_table(measurements: &[Measurement], rate: u32, output: &mut 
 /// Prints the lines of a table, the head in bold.
 pub(crate) fn print_lines(table: &Table, output: &mut Output<'_>) {
     for (index, line) in table.lines().into_iter().enumerate() {
-        output.line(if index == 0 { output.styled(Style::Bold, line).to_string() } else { line });
+        output.line(if index == 0 { output.styled(Style::Bold, line) } else { line });
     }
 }
 

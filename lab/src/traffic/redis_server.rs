@@ -14,6 +14,7 @@ pub(crate) struct RedisServer {
 
 impl RedisServer {
     /// Starts a server on a free port. It inherits the CPU affinity of the calling thread. `None` if no program is installed.
+    #[expect(clippy::unnecessary_wraps, reason = "the callers of a run end with a failure")]
     pub(crate) fn start() -> Result<Option<Self>, Failure> {
         let installed = KINDS.into_iter().find_map(|kind| Some((kind, version(kind)?)));
         Ok(installed.map(|(kind, version)| {
