@@ -145,13 +145,13 @@ differential: tools ## Compares model, memory store and servers over a million r
 	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test main -- --nocapture differential:: refund_histories::
 
 differential-short: tools
-	TIDEGATE_STEPS=20000 cargo test --workspace --exclude lab --test main -- differential:: refund_histories::
+	TIDEGATE_STEPS=10000 cargo test --workspace --exclude lab --test main -- differential:: refund_histories::
 
 fuzz: ## Runs each fuzz target for a minute; `make test` runs them for a second
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --lib --test main keys
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-rules --lib --test main reading
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-ledger --lib
-	TIDEGATE_REQUESTS=100000 cargo test --release -p conformance prove::canonical
+	TIDEGATE_STEPS=100000 cargo test --release -p conformance prove::canonical
 
 figures: tools ## Measures the published figures, with the profile that ships
 	for bench in memory_store matching redis_bytes redis_cpu slices flood combining leases token_stream ledger; do \

@@ -5,6 +5,7 @@
 
 pub mod anonymous;
 pub mod batch_history;
+pub mod dose;
 pub mod golden;
 pub mod history;
 pub mod http_client;

@@ -5,12 +5,11 @@
 mod beside_holds;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use conformance::batch_history::{Anonymous, BatchStores, batch_histories};
+use conformance::batch_history::{Anonymous, BatchHistory, BatchStores, batch_histories};
+use conformance::dose;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{key_name, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind};
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate::spi::{Adjustment, Check, Gate, KeyStem, Network, Plan, PlanMode, Role, Store, Subject, Verdict};
 use tidegate::{AnonymousBounds, ManualClock, StoreErrorKind};
 use tidegate_redis::RedisStore;
@@ -18,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 /// Decisions in `make test`, on each kind of server.
-const DEFAULT_DECISIONS: u64 = 20_000;
+const DEFAULT_DECISIONS: u64 = 8_000;
 
 #[test]
 fn batches_in_redis_agree_with_single_plans_and_the_model() {
@@ -238,29 +237,9 @@ fn batches_agree(kind: Kind, anonymous: Anonymous) {
     let (server, runtime, clock) = (Server::start(kind), runtime(), ManualClock::default());
     let [batch, single] = runtime.block_on(two_stores(&server, &clock));
     let stores = BatchStores { batch, single };
-    let (decisions, wanted) = (AtomicU64::new(0), steps_from_environment());
-    let limit = wanted.unwrap_or(DEFAULT_DECISIONS);
-    let config = Config {
-        cases: u32::try_from(limit / 10).unwrap().max(1),
-        failure_persistence: None,
-        max_shrink_iters: 5_000,
-        ..Config::default()
-    };
-    let mut runner = match wanted {
-        Some(_) => TestRunner::new(config),
-        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
-    };
-    let result = runner.run(&batch_histories(), |history| {
-        if decisions.load(Ordering::Relaxed) >= limit {
-            return Ok(());
-        }
-        decisions.fetch_add(history.decisions(), Ordering::Relaxed);
-        runtime.block_on(history.agree(&clock, &stores, anonymous)).map_err(TestCaseError::fail)
-    });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
-    println!("{kind:?} {anonymous:?}: {} decisions", decisions.into_inner());
+    let agree = |history: BatchHistory| runtime.block_on(history.agree(&clock, &stores, anonymous));
+    let decisions = dose::run(DEFAULT_DECISIONS, &batch_histories(), BatchHistory::decisions, agree);
+    println!("{kind:?} {anonymous:?}: {decisions} decisions");
 }
 
 /// Two stores on `server` whose keys differ.
@@ -289,11 +268,6 @@ fn calls(connection: &mut redis::Connection) -> BTreeMap<String, u64> {
         Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
     });
     counted.filter(|(name, _)| !name.starts_with("config") && !["info", "flushdb"].contains(&name.as_str())).collect()
-}
-
-#[allow(clippy::disallowed_methods, reason = "the number of steps comes from the environment")]
-fn steps_from_environment() -> Option<u64> {
-    std::env::var("TIDEGATE_STEPS").ok().map(|steps| steps.parse().expect("TIDEGATE_STEPS is a number"))
 }
 
 fn runtime() -> Runtime {

@@ -1,26 +1,25 @@
 //! Compares three implementations step by step: the naive model, the Rust functions, and the Lua scripts on a real server; and
 //! the memory store with the Redis store. They must agree on every field of every verdict.
 //!
-//! `make test` runs a fixed number of steps; `TIDEGATE_STEPS=1000000` (`make differential`) runs that many steps for each kind and
+//! `make test` runs a fixed number of steps, `make prove` more; `TIDEGATE_STEPS=1000000` (`make differential`) runs that many for each kind and
 //! pair, from a fresh seed; with `TIDEGATE_KIND=concurrency`, of that kind alone. A failure is shrunk to its smallest history before it is shown.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use conformance::anonymous::{AnonymousCase, AnonymousStore, IgnoreFreeChecks};
+use conformance::dose;
 use conformance::history::{self, ALGORITHMS, BackwardTime, History};
 use conformance::model::ModelStore;
 use conformance::pure_store::PureStore;
 use conformance::server::{Kind, Server};
 use conformance::suite::long_timeout_options;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate::spi::Store;
 use tidegate::{ManualClock, MemoryStore};
 use tokio::runtime::{Builder, Runtime};
 
 /// Steps for each kind in `make test`.
-const DEFAULT_STEPS: u64 = 10_000;
+const DEFAULT_STEPS: u64 = 4_000;
 
 #[test]
 fn rust_agrees_with_the_model() {
@@ -255,35 +254,9 @@ fn run_steps(
     other: &impl Store,
     backwards: BackwardTime,
 ) -> u64 {
-    let (runtime, done) = (runtime(), AtomicU64::new(0));
-    let wanted = steps_from_environment();
-    // A case is a history. Ten steps per case is below the average, so the step count ends the run, not the case count.
-    let config = Config {
-        cases: u32::try_from(wanted.unwrap_or(steps) / 10).unwrap().max(1),
-        failure_persistence: None,
-        max_shrink_iters: 20_000,
-        ..Config::default()
-    };
-    let mut runner = match wanted {
-        Some(_) => TestRunner::new(config),
-        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
-    };
-    let result = runner.run(histories, |history| {
-        if done.load(Ordering::Relaxed) >= wanted.unwrap_or(steps) {
-            return Ok(());
-        }
-        done.fetch_add(history.len() as u64, Ordering::Relaxed);
-        runtime.block_on(history.agree(clock, one, other, backwards)).map_err(TestCaseError::fail)
-    });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
-    done.into_inner()
-}
-
-#[allow(clippy::disallowed_methods, reason = "the number of steps comes from the environment")]
-fn steps_from_environment() -> Option<u64> {
-    std::env::var("TIDEGATE_STEPS").ok().map(|steps| steps.parse().expect("TIDEGATE_STEPS is a number"))
+    let runtime = runtime();
+    let agree = |history: History| runtime.block_on(history.agree(clock, one, other, backwards));
+    dose::run(steps, histories, |history| history.len() as u64, agree)
 }
 
 #[allow(clippy::disallowed_methods, reason = "the kind of limit comes from the environment")]

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use conformance::dose;
 use conformance::retained::RetainedTakes;
 use conformance::server::{Kind, Server};
 use conformance::suite::{START, long_timeout_options};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate::spi::Store;
 use tidegate::{
     Clock, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Receipt, Request, Rule, RuleSet,
@@ -20,7 +20,7 @@ use tidegate::{
 use tokio::runtime::{Builder, Runtime};
 
 /// Steps for each kind of limit in `make test`.
-const DEFAULT_STEPS: u64 = 20_000;
+const DEFAULT_STEPS: u64 = 10_000;
 
 const USERS: [&str; 2] = ["ann", "mallory"];
 
@@ -123,30 +123,16 @@ fn no_sequence_in_a_cluster_exceeds_a_limit() {
 }
 
 fn each_kind<S: Store + 'static>(place: &str, steps: u64, clock: &ManualClock, store: &Arc<S>) {
-    let (runtime, wanted) = (runtime(), steps_from_environment());
+    let runtime = runtime();
     for (kind, own) in limits() {
-        let (done, number) = (AtomicU64::new(0), AtomicU64::new(0));
+        let number = AtomicU64::new(0);
         let sequences = (own, queue(), self::steps()).prop_map(|(own, queue, steps)| Sequence { own, queue, steps });
-        let config = Config {
-            cases: u32::try_from(wanted.unwrap_or(steps) / 10).unwrap().max(1),
-            failure_persistence: None,
-            max_shrink_iters: 20_000,
-            ..Config::default()
-        };
-        let mut runner = match wanted {
-            Some(_) => TestRunner::new(config),
-            None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
-        };
-        let result = runner.run(&sequences, |sequence| {
-            if done.load(Ordering::Relaxed) >= wanted.unwrap_or(steps) {
-                return Ok(());
-            }
-            done.fetch_add(sequence.steps.len() as u64, Ordering::Relaxed);
+        let run = |sequence: Sequence| {
             let number = number.fetch_add(1, Ordering::Relaxed);
-            runtime.block_on(sequence.run(&format!("{kind}-{number}"), clock, store)).map_err(TestCaseError::fail)
-        });
-        result.unwrap_or_else(|error| panic!("{place}: {error}"));
-        println!("{place}: {} steps of {kind}", done.into_inner());
+            runtime.block_on(sequence.run(&format!("{kind}-{number}"), clock, store))
+        };
+        let done = dose::run(steps, &sequences, |sequence| sequence.steps.len() as u64, run);
+        println!("{place}: {done} steps of {kind}");
     }
 }
 
@@ -203,11 +189,6 @@ impl Sequence {
         }
         Ok(())
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "the number of steps comes from the environment")]
-fn steps_from_environment() -> Option<u64> {
-    std::env::var("TIDEGATE_STEPS").ok().map(|steps| steps.parse().expect("TIDEGATE_STEPS is a number"))
 }
 
 fn runtime() -> Runtime {

@@ -3,6 +3,24 @@
 //! ```text
 //! store ──▶ outbox ──▶ LedgerService (flush, confirm, rebuild, repair) ──▶ Ledger (SQLite │ PostgreSQL)
 //! ```
+//!
+//! - **The step that admits writes the entry.** A store appends an [`OutboxEntry`](tidegate::spi::OutboxEntry) to the outbox of the partition in the
+//!   same atomic step as the change of the state. So neither exists without the other, whichever process dies. A full outbox is a failure of
+//!   the store; no entry is dropped.
+//! - **A flush** reads the oldest entries, posts them in one transaction, and removes them from the outbox after the commit. If it dies in
+//!   between, the next one posts them again. The [id](tidegate::spi::EntryId) is the primary key, so an entry counts once.
+//! - **`sync` is `async` plus waiting.** Callers that wait for a partition share the next flush. An error, or a caller that goes away,
+//!   refunds the take, and the refund is an entry, too. While the ledger is known to be down and the rule is closed, the store is not called.
+//! - **Generations.** A partition has a random number beside its outbox. A store without it was emptied or replaced: it admits nothing
+//!   until it is rebuilt from the ledger. A refund to another generation gives nothing back, since the take may have been lost before it was
+//!   in the ledger. A store that has gone back to an older copy of itself loses its generation.
+//! - **States are computed from sums.** The consumption of a period is the sum of its amounts, and debt is carried from one period with entries
+//!   to the next. The index of a period means the same in all time zones, so the ledger needs no calendar. The beginning and the end of a
+//!   reservation may arrive in any order.
+//! - **Without the store**, requests that a policy other than `closed` admits are written to the [journal](JournalFile) of the instance, and
+//!   posted later. Then the store is repaired.
+//!
+//! The words that store, limiter and ledger share are in [`tidegate::spi`]; the library does not depend on this crate.
 
 mod database;
 mod export;

@@ -3,6 +3,8 @@
 //! Nobody waits for such a release. Those that come while a call is under way go together in the next one: a request that holds a slot
 //! for a millisecond would otherwise cost the server a whole call for its release. Those that fail are sent again; others do not wait for
 //! them, since their servers may answer.
+//!
+//! A release is idempotent, since an owner takes a slot once. So a failed one can be sent until its lease is over.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

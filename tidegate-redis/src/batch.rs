@@ -1,4 +1,8 @@
 //! `Batch`: plans that one script call decides, one after the other. Every key and every limit is sent once.
+//!
+//! The script keeps the states until the last plan: each key is read once and written once, and each limit is unpacked once. Equal
+//! plans of one unit are sent as one plan of up to n units. A batch is one of the serial orders in which its plans could have arrived, so
+//! its results are those of single calls. A plan with an unreadable state fails alone.
 
 mod arguments;
 mod index_table;

@@ -35,8 +35,19 @@
 //!    every wait.
 //! 6. `node_error` and `error` turn failures into store errors.
 //!
-//! `outbox` is the side that the ledger reads from and repairs. `heartbeat` counts the instances that share the store. The limits themselves are defined in `tidegate`, in Rust and in
-//! Lua; this crate owns input and output.
+//! `outbox` is the side that the ledger reads from and repairs. `heartbeat` counts the instances that share the store. The limits
+//! themselves are defined in `tidegate`, in Rust and in Lua; this crate owns input and output.
+//!
+//! # Scripts
+//!
+//! A plan of one enforced check, which most are, has a script of its own for each limit, `decide_one.lua`. Everything else goes through
+//! `decide_batch.lua`. Both are composed once at the start: constants in capitals are substituted in the text, because local variables that
+//! functions share cost every call.
+//!
+//! # Full servers
+//!
+//! A server that is out of memory refuses scripts that write. The batch is then sent as a variant that may run, and that writes only keys
+//! that exist: known subjects stay exact, and the checks of others are marked as not stored. The limiter decides these in memory.
 
 mod connect;
 mod options;

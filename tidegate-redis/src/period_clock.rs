@@ -2,6 +2,8 @@
 //!
 //! A script is sent the period at this time with its neighbours, and picks by the time of the server. If that is in none of them, it
 //! replies that they are stale and changes nothing; the store sends it the periods at the server's time, and sets this clock to it.
+//!
+//! All plans of the batch are sent again then.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 

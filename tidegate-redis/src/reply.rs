@@ -1,5 +1,9 @@
 //! `PlanReply` and `Reply`: the replies of the scripts, and the verdicts that the library's functions compute from them.
 //! `decide_batch.lua` describes the format.
+//!
+//! A script returns only the time, which checks admitted, and the states that it read. Rust applies the same functions again to compute
+//! remaining, retry, reset and delay, so these are defined in one place. It also computes what each of several equal plans, sent as
+//! one plan of several units, would have received alone.
 
 mod adjust_reply;
 mod found_states;

@@ -27,6 +27,9 @@
 //! Request ──▶ index ──▶ condition ──▶ identity, cost ──▶ Match ──▶ Plan (in `tidegate`)
 //! ```
 //!
+//! Types as written in the file never leave `compile`. The matcher returns rule, subject and cost; keys, budgets and hashing stay in
+//! `tidegate`. The modules that identify a subject (`forwarded`, `ip`, `path`, `claims`, `query`, `expression`) do not depend on rules.
+//!
 //! - Loading: [`RuleFile`], [`Report`] of [`Problem`]s, [`schema`] for editors, and [`yaml`], the reader for other files.
 //! - Explaining: [`RuleFile::explain`] returns an [`Explanation`] with a [`Timeline`]; [`SampleRequest`] describes a request
 //!   in a test or on a command line.

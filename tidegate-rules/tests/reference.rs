@@ -1,4 +1,5 @@
-//! The rule files in `docs/rules.md` are valid, and the schema has every field they use.
+//! The rule files in `docs/rules.md`, `docs/write-rules.md` and `docs/choosing-a-limit.md` are valid, and the schema has every field
+//! they use.
 
 use std::collections::BTreeSet;
 
@@ -6,20 +7,33 @@ use serde_json::Value;
 use tidegate_rules::{RuleFile, schema, test_schema};
 
 const REFERENCE: &str = include_str!("../../docs/rules.md");
+const HOW_TO: &str = include_str!("../../docs/write-rules.md");
+const COMPARISON: &str = include_str!("../../docs/choosing-a-limit.md");
 const TEST_REFERENCE: &str = include_str!("../../docs/testing-limits.md");
 
-/// The YAML blocks of the reference.
-fn blocks() -> Vec<&'static str> {
-    let blocks = REFERENCE.split("```yaml\n").skip(1);
+/// The YAML blocks of a page.
+fn blocks(page: &str) -> Vec<&str> {
+    let blocks = page.split("```yaml\n").skip(1);
     blocks.map(|rest| rest.split("```").next().unwrap_or(rest)).collect()
 }
 
 #[test]
 fn every_rule_file_in_the_reference_is_valid() {
-    assert!(blocks().len() >= 9);
-    for text in blocks() {
+    assert!(blocks(REFERENCE).len() >= 9);
+    for text in blocks(REFERENCE) {
         if let Err(report) = RuleFile::parse("docs/rules.md", text) {
             panic!("{report}\n\nin\n{text}");
+        }
+    }
+}
+
+#[test]
+fn every_rule_file_in_the_other_pages_is_valid_and_gets_no_lints() {
+    assert!(blocks(HOW_TO).len() >= 9);
+    for text in [HOW_TO, COMPARISON].into_iter().flat_map(blocks) {
+        match RuleFile::parse("rules.yaml", text) {
+            Ok(file) => assert!(file.report().problems().is_empty(), "{}\n\nin\n{text}", file.report()),
+            Err(report) => panic!("{report}\n\nin\n{text}"),
         }
     }
 }
@@ -31,7 +45,7 @@ fn json(text: &str) -> serde_json::Value {
 }
 
 #[test]
-fn the_schema_accepts_the_files_of_the_reference_and_the_examples() {
+fn the_schema_accepts_the_files_of_the_pages_and_the_examples() {
     let schema = serde_json::from_str(&schema()).expect("JSON");
     let validator = jsonschema::validator_for(&schema).expect("a schema");
     let examples = ["/../examples", "/../examples/exports", "/../examples/llm-gateway"]
@@ -42,7 +56,8 @@ fn the_schema_accepts_the_files_of_the_reference_and_the_examples() {
         path.extension().is_some_and(|yaml| yaml == "yaml") && !path.to_string_lossy().ends_with(".test.yaml")
     });
     let files: Vec<String> = rules.map(|path| std::fs::read_to_string(path).expect("a file")).collect();
-    for text in blocks().into_iter().chain(files.iter().map(String::as_str)) {
+    let documented = [REFERENCE, HOW_TO, COMPARISON].into_iter().flat_map(blocks);
+    for text in documented.chain(files.iter().map(String::as_str)) {
         let errors: Vec<String> =
             validator.iter_errors(&json(text)).map(|error| format!("{}: {error}", error.instance_path())).collect();
         assert!(errors.is_empty(), "{errors:#?}\n\nin\n{text}");

@@ -28,6 +28,10 @@
 //!               Listener                          Limiter on AnyStore
 //! ```
 //!
+//! A front door turns a request into attributes, calls the limiter, and turns the decision into a response; it computes no header field
+//! and no rejection of its own. Forward-auth is the tower layer around a service that always succeeds, and the gateway is the same layer around a
+//! proxy. Receipts, leases and reservations over HTTP are signed texts, not stored ones, so any instance takes them.
+//!
 //! - [`gateway`]: a reverse proxy with rate limits.
 //! - [`envoy`]: Envoy's Rate Limit Service over gRPC and JSON, with rule files or YAML files of the reference server.
 //! - [`Listener`]: accepts connections for every front door: TLS, timeouts, size limits, draining.

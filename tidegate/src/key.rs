@@ -19,6 +19,19 @@
 //! part of the name, nor are the time zone and the anchor of a quota: a change of them keeps the state.
 //!
 //! No owner begins with `@`: a store keeps its own data after `prefix version "{" partition "}@"`.
+//!
+//! The values in Redis, without the [holds](crate::algorithm) of reservations:
+//!
+//! | limit | value | example |
+//! |---|---|---|
+//! | token bucket | the remainder, if any, and the microseconds at which the bucket is full, in 16 digits | `1800000000700000` |
+//! | leaky bucket | the next free slot, likewise | `1800000000300000` |
+//! | fixed window | the count, and the index of the window in 10 digits: windows, months or years since 1970 | `30030000000` |
+//! | sliding window | the index of the newest slice, and counts from it backwards | `180000000,4,0,2` |
+//! | sliding log | two bytes of sum, then nine bytes a request | binary |
+//! | concurrency | two bytes of sum, then sixteen bytes a held slot: instant, owner, weight | binary |
+//! | quota | the units used, and the index of the period in 8 digits; then the units of the period before; then debt and what was carried over | `4200024325,90` |
+//! | penalty | the number of strikes, and the microseconds at which the last block ends, in 16 digits | `31800000060000000` |
 
 use std::fmt::Write;
 

@@ -1,4 +1,8 @@
 //! `Lease`: the slots of concurrency limits that a request holds.
+//!
+//! The owner of a slot is a random number that the plan carries, and the position of the take is the owner. So a release is an
+//! ordinary refund, and everything that refunds gives slots back, too. The owner is known before the call: the limiter also releases
+//! slots that a store may have granted to a caller that went away, or whose reply was lost.
 
 use std::error::Error;
 use std::fmt;

@@ -34,6 +34,26 @@
 //! | stores, front doors and metrics of your own | [`spi`] |
 //!
 //! Rules from files are in the crate `tidegate-rules`, the layer for axum, hyper and tonic is in `tidegate-tower`.
+//!
+//! # Semantics
+//!
+//! Each limit is one pure function in `algorithm`, in Rust with an equal function in Lua beside it:
+//!
+//! ```text
+//! apply(state, limit, now, op)  →  admitted, the state to write, when it expires
+//! ```
+//!
+//! Times are whole microseconds, rates are reduced fractions, and every number is below 2^53, so Rust and Lua compute the same. Where a
+//! product could exceed 2^53, Lua adds bit by bit instead. Months and years come from integer arithmetic on days.
+//!
+//! # Modules
+//!
+//! In the order in which a request passes them: `request` and [`attributes`], `rule_set` with its `matcher`, `subject`, `key`, `plan`,
+//! `store` (`memory` and its `algorithm`s), `verdict`, `decision`, [`http`]. `limiter` drives them, with its `fallback` for a store that
+//! fails; `lease`, `reservation`, `receipt` and `ledger` are what stays after a decision.
+//!
+//! Enums of operations, limits, modes and errors are non-exhaustive, and a [`Decision`] has private fields, so that both can grow. A
+//! [`Plan`](spi::Plan) made by hand is decided like one from rules: adapters with a configuration of their own work that way.
 
 pub mod attributes;
 pub mod http;

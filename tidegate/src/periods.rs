@@ -1,4 +1,8 @@
 //! `Periods`: the calendar periods of a quota: hours, days, weeks, months or years in a time zone, from an anchor on.
+//!
+//! They depend on a time zone, so only Rust computes them, by the crate `jiff` from its own copy of the time-zone database. A calendar is
+//! made once for each length, zone and anchor. A script receives the index of a period and four instants: the starts of the period
+//! before, of this one, of the next one, and of the one after that. It picks by its own time.
 
 mod anchor;
 mod bounds_cache;

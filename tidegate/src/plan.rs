@@ -1,6 +1,10 @@
 //! `Plan`: the checks of one request, and how their results combine.
 //!
 //! `tidegate-redis/src/scripts/decide_batch.lua` contains the same logic in Lua.
+//!
+//! Every check is evaluated on the current state. The units granted are the least that an enforced check admits, where an any-of group
+//! counts as its best member and shadow checks do not count; if any are granted, all checks are written. Keys of a plan differ, so no
+//! check sees what another one consumed.
 
 mod check;
 mod combine;

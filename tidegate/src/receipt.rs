@@ -1,4 +1,8 @@
 //! `Receipt`: what a decision consumed and where, for a refund or settlement.
+//!
+//! A limit promises a bound on what is admitted and not given back. So no limit gives back what it has forgotten, what has refilled, or a place in
+//! a queue that others wait behind. The refunds of one request are *bundled*: one that is stuck in a queue keeps all of them taken.
+//! Settlements are corrected one by one. The slot of a concurrency limit is not a price and always goes back.
 
 use std::sync::Arc;
 

@@ -26,6 +26,9 @@ pub enum RuleMode {
 
 /// What decides the partition of a rule's keys, and so their slot in a cluster. Checks of one request whose keys are in one slot are
 /// decided in one step.
+///
+/// The partition of a subject without a tenant comes from the subject, even under a rule that counts by tenant. Otherwise all requests
+/// without a tenant would share one slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartitionBy {

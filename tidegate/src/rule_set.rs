@@ -1,4 +1,10 @@
 //! `RuleSet`: validated and indexed rules. It resolves a [`Request`] into a [`Plan`].
+//!
+//! Rules that share a budget become one check with the sum of their costs. As two checks, the second would be decided on the state after
+//! the first, and its retry would not be exact.
+//!
+//! A request that cannot be judged, such as one with a repeated API key, becomes a plan without checks and with a
+//! [problem](crate::RequestProblem). The limiter denies it without a call, so no front door can admit it by mistake.
 
 mod indexed_rule;
 mod readings;

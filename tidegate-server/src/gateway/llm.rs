@@ -9,6 +9,7 @@
 //!
 //! The limit layer has reserved the estimated cost, and puts a [`UsageReport`](tidegate_tower::UsageReport) into the request. Everything here
 //! leads to one call of it, whatever client and upstream do.
+//! A report that is dropped without a call commits what was reserved. Of a response, only an incomplete event or its `usage` is kept.
 
 mod json_usage;
 mod lenient_json;

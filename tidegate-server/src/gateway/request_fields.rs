@@ -1,5 +1,5 @@
 //! The header fields of a request: checked and brought into the one form that the rules judge and the upstream receives. It runs before
-//! the decision, so that nothing is counted that the upstream does not see. `docs/http.md` has the policy for each field.
+//! the decision, so that nothing is counted that the upstream does not see. `docs/gateway.md` has the policy for each field.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, TRAILER, TRANSFER_ENCODING, UPGRADE,

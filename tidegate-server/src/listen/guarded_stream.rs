@@ -209,7 +209,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
     }
 
     // With vectored writes, hyper passes HTTP/2 frames from 256 bytes on apart from their header, in a system call each
-    // (`tidegate bench rls`: a fifth of the time of a response).
+    // (`tidegate-lab bench rls`: a fifth of the time of a response).
     fn is_write_vectored(&self) -> bool {
         false
     }

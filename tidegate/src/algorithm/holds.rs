@@ -30,6 +30,16 @@
 //! [`RETRY`]. All other numbers are those of a limit from which the held units were consumed.
 //!
 //! A leaky bucket, a concurrency limit and a penalty keep no holds: a reservation is a take there, and its end releases the slot of its owner.
+//!
+//! A reservation is a hold, and not a take that is corrected later: its expiry is exact without a sweeper (counted units would have to be
+//! given back to a bucket that has refilled since), the rule is the same beside every kind of limit, and holds can be listed.
+//!
+//! A value with holds begins with two zero bytes, which every limit rejects as unreadable. Only then `holds.lua` runs, so limits without
+//! reservations keep their states and their scripts.
+//!
+//! Every operation on a key copies its list. A client could fill a list by reservations of nothing, flood the key, and keep the server from
+//! everybody else. Three bounds prevent that: the length of a list; equal takes beside holds are counted together, as on any other state; and
+//! a call has few operations on long lists.
 
 mod hold_list;
 #[cfg(test)]

@@ -24,6 +24,9 @@
 //! other calendar would move it ahead again and forgive what is used. A state further ahead is rebased.
 //!
 //! A denial in debt writes the same state again. After H was lowered, the debt lasts longer than the state was to be kept.
+//!
+//! Neither a denied request that counts (`CountEach`) nor a charge to an overflow bucket makes debt (`without_debt`, `FILL` in Lua): a
+//! subject that is denied could add to its debt without end, and others who share the bucket would pay it.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
 //! `Outbox`: the side of a store that the ledger reads from, and through which it rebuilds and repairs what the store has lost.
+//!
+//! A repair is optimistic: the state of a quota is set to that of the ledger only if the outbox is empty and its position is the one before the
+//! ledger was read. So it runs beside requests, without a lock.
 
 use std::future::Future;
 

@@ -1,4 +1,11 @@
 //! Reservations: holding the estimated cost of a request, and charging the actual cost once it is known.
+//!
+//! The owner of the holds is random, or a keyed hash of the idempotency key and of all enforced limits of the request with their subjects. Each
+//! step is idempotent by the owner. A call that finds one hold of its owner repeats the reservation: it takes no second place in a queue,
+//! and makes the holds that are missing, because the first call failed at another slot of a cluster.
+//!
+//! A reservation without a key whose caller goes away, or whose reply is lost, is released in the background. One with a key is not: its
+//! caller may repeat it, and a late release would end the repeated one.
 
 use std::borrow::Borrow;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! `ReservationTerms`: whose reservation a plan is, and how long it lasts.
+//!
+//! At the gateway and in the tower layer, only checks that count tokens hold their cost. The others take it: as holds, they would turn a rate of
+//! requests into a limit of open responses. A take has no owner, so such a reservation has no idempotency key.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use crate::prove::canonical::judge::ReportFormat;
+use crate::canonical::judge::ReportFormat;
 use conformance::process::{Process, program};
 use conformance::server::free_port;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tidegate::{Limiter, MemoryStore, Request, RuleSet};
 use tidegate_rules::RuleFile;
 
-use crate::prove::canonical::judge::Report;
+use crate::canonical::judge::Report;
 
 /// The denied values.
 pub(crate) const PATH: &str = "/api/login";

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use crate::prove::canonical::rules::{
+use crate::canonical::rules::{
     ACCOUNT, COUNTED_KEY, EXEMPT_PATH, HOST, MATCHED_KEY, METHOD, PATH, SESSION, USER, token,
 };
 
