@@ -102,7 +102,7 @@ async fn fuzz(case: RuleCase, upstream: Upstream) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_escapes_a_rule_in_front_of_nginx() {
-    fuzz(RuleCase::denied_values(), Upstream::nginx().await).await;
+    fuzz(RuleCase::denied_values(), Upstream::nginx()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,7 +112,7 @@ async fn no_request_escapes_a_rule_in_front_of_axum() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_passes_as_exempt_that_an_upstream_reads_otherwise() {
-    for upstream in [Upstream::nginx().await, Upstream::axum().await] {
+    for upstream in [Upstream::nginx(), Upstream::axum().await] {
         fuzz(RuleCase::one_exempt_path(), upstream).await;
     }
 }
@@ -153,17 +153,17 @@ mod prove {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn no_request_escapes_a_rule_in_front_of_flask() {
-        fuzz(RuleCase::denied_values(), Upstream::flask().await).await;
+        fuzz(RuleCase::denied_values(), Upstream::flask()).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn no_request_escapes_a_rule_in_front_of_node() {
-        fuzz(RuleCase::denied_values(), Upstream::node().await).await;
+        fuzz(RuleCase::denied_values(), Upstream::node()).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn no_request_passes_as_exempt_that_flask_or_node_reads_otherwise() {
-        for upstream in [Upstream::flask().await, Upstream::node().await] {
+        for upstream in [Upstream::flask(), Upstream::node()] {
             fuzz(RuleCase::one_exempt_path(), upstream).await;
         }
     }

@@ -110,7 +110,7 @@ async fn assert_legitimate_paths_are_forwarded_as_written(upstream: &Upstream) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_is_not_reached_past_a_limit() {
-    let nginx = Upstream::start_nginx().await;
+    let nginx = Upstream::start_nginx();
     assert_no_spelling_reaches_a_limited_handler(&nginx).await;
     assert_legitimate_paths_are_forwarded_as_written(&nginx).await;
 }
@@ -121,7 +121,7 @@ mod prove {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn flask_is_not_reached_past_a_limit() {
-        let flask = Upstream::start_flask().await;
+        let flask = Upstream::start_flask();
         assert_no_spelling_reaches_a_limited_handler(&flask).await;
         assert_legitimate_paths_are_forwarded_as_written(&flask).await;
     }

@@ -27,7 +27,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    pub(crate) async fn nginx() -> Self {
+    pub(crate) fn nginx() -> Self {
         // Another process may take the port first: then nginx exits, and is started on another port.
         for _ in 0..20 {
             let (directory, port) = (TempDir::new().unwrap(), free_port());
@@ -45,17 +45,17 @@ impl Upstream {
         panic!("nginx does not start")
     }
 
-    pub(crate) async fn flask() -> Self {
+    pub(crate) fn flask() -> Self {
         let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/python/bin/python");
-        Self::script(python, "flask_app.py", include_str!("upstreams/flask_app.py")).await
+        Self::script(python, "flask_app.py", include_str!("upstreams/flask_app.py"))
     }
 
-    pub(crate) async fn node() -> Self {
-        Self::script(program("node"), "node_app.js", include_str!("upstreams/node_app.js")).await
+    pub(crate) fn node() -> Self {
+        Self::script(program("node"), "node_app.js", include_str!("upstreams/node_app.js"))
     }
 
     /// Starts a program that prints its port.
-    async fn script(program: PathBuf, name: &str, text: &str) -> Self {
+    fn script(program: PathBuf, name: &str, text: &str) -> Self {
         let directory = TempDir::new().unwrap();
         std::fs::write(directory.path().join(name), text).unwrap();
         let mut process = Process::start(Command::new(program).arg(name).current_dir(directory.path()));

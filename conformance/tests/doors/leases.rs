@@ -26,7 +26,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn start(store: Server) -> Self {
+    fn start(store: Server) -> Self {
         let directories = [TempDir::new().unwrap(), TempDir::new().unwrap()];
         let rules: PathBuf = directories[0].path().join("rules.yaml");
         std::fs::write(&rules, RULES).unwrap();
@@ -67,7 +67,7 @@ fn renewed((status, body): (u16, Value)) -> String {
 #[tokio::test]
 async fn a_lease_is_renewed_and_released_by_any_instance() {
     for kind in KINDS {
-        let fleet = Fleet::start(Server::start(kind)).await;
+        let fleet = Fleet::start(Server::start(kind));
         let (first, second) = (fleet.take(0).await.unwrap(), fleet.take(1).await.unwrap());
         assert_eq!((fleet.take(0).await, fleet.take(1).await), (None, None));
         let first = renewed(fleet.renew(1, &first).await);
@@ -83,7 +83,7 @@ async fn a_lease_is_renewed_and_released_by_any_instance() {
 #[tokio::test]
 async fn holders_go_on_after_redis_was_emptied_and_new_ones_are_judged_by_what_is_known() {
     for kind in KINDS {
-        let fleet = Fleet::start(Server::start(kind)).await;
+        let fleet = Fleet::start(Server::start(kind));
         let (first, second) = (fleet.take(0).await.unwrap(), fleet.take(1).await.unwrap());
         let first = renewed(fleet.renew(0, &first).await);
         let _: () = redis::cmd("FLUSHALL").query(&mut fleet.store.connection()).unwrap();
@@ -100,7 +100,7 @@ async fn holders_go_on_after_redis_was_emptied_and_new_ones_are_judged_by_what_i
 /// Its memory has no room for a new key, but a release needs none.
 #[tokio::test]
 async fn slots_are_released_while_redis_is_out_of_memory() {
-    let fleet = Fleet::start(Server::start(KINDS[0])).await;
+    let fleet = Fleet::start(Server::start(KINDS[0]));
     let (first, second) = (fleet.take(0).await.unwrap(), fleet.take(1).await.unwrap());
     let mut connection = fleet.store.connection();
     let mut set_memory = |bytes: &str| {

@@ -36,7 +36,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn start(store: Server, flags: &[&str]) -> Self {
+    fn start(store: Server, flags: &[&str]) -> Self {
         let directories = [TempDir::new().unwrap(), TempDir::new().unwrap()];
         let rules: PathBuf = directories[0].path().join("rules.yaml");
         std::fs::write(&rules, RULES).unwrap();
@@ -106,7 +106,7 @@ fn ended() -> (u16, Value) {
 #[tokio::test]
 async fn a_reservation_is_committed_and_released_by_any_instance_and_every_step_can_be_repeated() {
     for kind in KINDS {
-        let fleet = Fleet::start(Server::start(kind), &[]).await;
+        let fleet = Fleet::start(Server::start(kind), &[]);
         let id = fleet.reserved(0, "a", 400).await;
         assert_eq!((fleet.left(0).await, fleet.left(1).await), ([600, 99_600], [600, 99_600]));
         assert_eq!(fleet.reserved(1, "a", 400).await, id, "the same reservation, with the same id");
@@ -131,7 +131,7 @@ async fn a_reservation_is_committed_and_released_by_any_instance_and_every_step_
 #[tokio::test]
 async fn a_commit_of_a_thousand_times_the_reservation_and_forged_ids_leave_bystanders_alone() {
     for kind in KINDS {
-        let fleet = Fleet::start(Server::start(kind), &[]).await;
+        let fleet = Fleet::start(Server::start(kind), &[]);
         let id = fleet.reserved(0, "a", 10).await;
         let forged = format!("{}A{}", &id[..10], &id[11..]);
         let invalid = (400, json!("invalid_reservation"));
@@ -151,7 +151,7 @@ async fn a_commit_of_a_thousand_times_the_reservation_and_forged_ids_leave_bysta
 #[tokio::test]
 async fn a_reservation_that_has_run_out_is_not_found_at_any_instance_and_charges_nothing() {
     for kind in KINDS {
-        let fleet = Fleet::start(Server::start(kind), &["--reservation-ttl", "1"]).await;
+        let fleet = Fleet::start(Server::start(kind), &["--reservation-ttl", "1"]);
         let id = fleet.reserved(0, "a", 400).await;
         wait_for_some("it runs out", async || (fleet.outstanding(1).await == [0, 0]).then_some(())).await;
         let gone = (404, json!("reservation_not_found"));
@@ -163,7 +163,7 @@ async fn a_reservation_that_has_run_out_is_not_found_at_any_instance_and_charges
 /// The limit holds for the sum of what is consumed and reserved, however many callers there are.
 #[tokio::test]
 async fn concurrent_reservations_at_two_instances_never_exceed_the_limit() {
-    let fleet = Fleet::start(Server::start(KINDS[0]), &[]).await;
+    let fleet = Fleet::start(Server::start(KINDS[0]), &[]);
     let calls: Vec<_> = (0..24).map(|call| (call % 2, format!("call-{call}"))).collect();
     let answers = join_all(calls.iter().map(|(instance, key)| fleet.reserve(*instance, key, 100))).await;
     let ids: Vec<&str> = answers.iter().filter_map(|(_, answer)| answer["reservation"]["id"].as_str()).collect();

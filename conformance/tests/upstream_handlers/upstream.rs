@@ -70,7 +70,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    pub(crate) async fn start_nginx() -> Self {
+    pub(crate) fn start_nginx() -> Self {
         Self::start("nginx", |directory, port| {
             std::fs::write(directory.join("nginx.conf"), NGINX_CONF.replace("PORT", &port.to_string())).unwrap();
             let mut command = Command::new(program("nginx"));
@@ -79,10 +79,9 @@ impl Upstream {
             command.args(["-g", "daemon off; master_process off;"]);
             command
         })
-        .await
     }
 
-    pub(crate) async fn start_flask() -> Self {
+    pub(crate) fn start_flask() -> Self {
         Self::start("flask", |directory, port| {
             std::fs::write(directory.join("app.py"), FLASK_APP).unwrap();
             let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/python/bin/python");
@@ -91,11 +90,10 @@ impl Upstream {
             command.arg("app.py").arg(port.to_string());
             command
         })
-        .await
     }
 
     /// Starts a server. Another process may take its port first: then it exits, and is started on another port.
-    async fn start(name: &str, command: impl Fn(&Path, u16) -> Command) -> Self {
+    fn start(name: &str, command: impl Fn(&Path, u16) -> Command) -> Self {
         for _ in 0..20 {
             let (directory, port) = (TempDir::new().unwrap(), free_port());
             let mut process = Process::start(command(directory.path(), port).current_dir(directory.path()));
