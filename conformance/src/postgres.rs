@@ -1,21 +1,24 @@
-//! `PostgresServer`: a real PostgreSQL for one test, on a free port, in its own directory, as an unprivileged user, stopped on drop.
+//! `PostgresServer`: a real PostgreSQL for one test, on a free port, in its own directory, as an unprivileged user, stopped on drop. Its
+//! processes are killed or stopped together.
 
-use std::fs::File;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use rustix::process::{Pid, Signal, getgid, getuid, kill_process};
+use tempfile::TempDir;
 
 use crate::poll;
-use crate::server::{free_port, new_directory, new_directory_in};
+use crate::process::Process;
+use crate::server::{free_port, new_directory};
 
 /// A running server with an empty database.
 #[derive(Debug)]
 pub struct PostgresServer {
-    process: Child,
-    directory: PathBuf,
+    /// Ends before its directory is removed.
+    process: Process,
+    directory: TempDir,
     port: u16,
     settings: Vec<String>,
 }
@@ -50,23 +53,23 @@ impl PostgresServer {
 
     /// Starts a server with further settings whose files are in the temporary directory, which is usually on a disk.
     pub fn start_on_disk(settings: &[&str]) -> Self {
-        Self::start_in(new_directory_in(&std::env::temp_dir()), settings)
+        Self::start_in(tempfile::tempdir().unwrap(), settings)
     }
 
-    fn start_in(directory: PathBuf, settings: &[&str]) -> Self {
-        initialize(&directory);
+    fn start_in(directory: TempDir, settings: &[&str]) -> Self {
+        initialize(directory.path());
         let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let port = free_port();
-        let mut server = Self { process: run(&directory, port, &settings), directory, port, settings };
+        let mut server = Self { process: run(directory.path(), port, &settings), directory, port, settings };
         // Another process may take the port before the server binds it: then try another.
         for _ in 0..20 {
             if server.wait_until_ready() {
                 return server;
             }
             server.port = free_port();
-            server.process = run(&server.directory, server.port, &server.settings);
+            server.process = run(server.directory.path(), server.port, &server.settings);
         }
-        panic!("PostgreSQL does not start: {}", server.log());
+        panic!("PostgreSQL does not start: {}", server.process.output());
     }
 
     /// The URL of its database.
@@ -88,34 +91,54 @@ impl PostgresServer {
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     }
 
-    /// Kills it with SIGKILL. The processes of its connections end as soon as they notice.
-    pub fn kill9(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+    /// Its process, whose children are those of its connections.
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Kills the server and the processes of its connections with SIGKILL. These would otherwise end what they have begun.
+    pub fn kill(&mut self) {
+        let children = self.stop();
+        self.process.kill();
+        send(&children, Signal::KILL);
+    }
+
+    /// Stops all processes with SIGSTOP.
+    pub fn hang(&self) {
+        self.stop();
+    }
+
+    /// Continues all processes.
+    pub fn resume(&self) {
+        send(&self.process.children(), Signal::CONT);
+        self.process.resume();
     }
 
     /// Starts a killed server again, on the same port and with its files.
     pub fn restart(&mut self) {
-        self.kill9();
         // Processes of the killed server may still use its memory: then it refuses to start.
         for _ in 0..1_000 {
-            self.process = run(&self.directory, self.port, &self.settings);
+            self.process = run(self.directory.path(), self.port, &self.settings);
             if self.wait_until_ready() {
                 return;
             }
         }
-        panic!("PostgreSQL does not start again: {}", self.log());
+        panic!("PostgreSQL does not start again: {}", self.process.output());
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    /// Stops the server first, so that it starts no further processes. Returns these.
+    fn stop(&self) -> Vec<Pid> {
+        self.process.signal(Signal::STOP);
+        let children = self.process.children();
+        send(&children, Signal::STOP);
+        children
     }
 
     /// Waits until it takes connections or exits. Its pid file says so, so no server of another test is taken for it.
     fn wait_until_ready(&mut self) -> bool {
-        let file = self.directory.join("data/postmaster.pid");
+        let file = self.directory.path().join("data/postmaster.pid");
         loop {
-            if self.process.try_wait().unwrap().is_some() {
+            if self.process.has_ended() {
                 return false;
             }
             let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -130,25 +153,26 @@ impl PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        // An immediate shutdown ends the processes of its connections as well.
-        let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap()).unwrap();
-        if self.process.try_wait().is_ok_and(|exit| exit.is_none()) {
-            let _ = kill_process(pid, Signal::QUIT);
-        }
-        let _ = self.process.wait();
-        let _ = std::fs::remove_dir_all(&self.directory);
+        // A stopped process would not end.
+        self.resume();
     }
 }
 
-fn run(directory: &Path, port: u16, settings: &[String]) -> Child {
+fn run(directory: &Path, port: u16, settings: &[String]) -> Process {
     let mut command = unprivileged("postgres");
-    command.arg("-D").arg(directory.join("data")).args(["-p", &port.to_string()]);
+    command.arg("-D").arg(directory.join("data")).args(["-p", &port.to_string()]).current_dir(directory);
     for setting in SETTINGS.into_iter().chain(settings.iter().map(String::as_str)) {
         command.args(["-c", setting]);
     }
-    command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null());
-    command.stderr(File::options().create(true).append(true).open(directory.join("log")).unwrap());
-    command.spawn().unwrap_or_else(|error| panic!("PostgreSQL does not start: {error}"))
+    // An immediate shutdown ends the processes of its connections as well.
+    Process::start(&mut command).with_end_signal(Signal::QUIT)
+}
+
+/// Sends a signal to processes, which may have ended.
+fn send(processes: &[Pid], signal: Signal) {
+    for process in processes {
+        let _ = kill_process(*process, signal);
+    }
 }
 
 /// Makes an empty data directory.

@@ -1,21 +1,24 @@
-//! `Process`: a program that runs for one test and is killed on drop. Its output is kept for failure messages.
+//! `Process`: a program that runs for one test or measurement, with its output and its CPU time. It ends on drop.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// Interval and number of polls for a condition: half a minute in all.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
-const MAX_POLLS: u32 = 3000;
+use crate::poll;
 
 /// A running program.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    log: PathBuf,
+    /// A file without a name, so that nothing is left of it.
+    log: File,
+    end_signal: Signal,
 }
 
 /// The path of a program in `.tools/bin`, or its name in `PATH`.
@@ -24,31 +27,31 @@ pub fn program(name: &str) -> PathBuf {
     if own.exists() { own } else { PathBuf::from(name) }
 }
 
-/// Polls until `look` returns a value.
-pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let mut pause = tokio::time::interval(POLL_INTERVAL);
-    for _ in 0..MAX_POLLS {
-        if let Some(found) = look().await {
-            return found;
-        }
-        pause.tick().await;
-    }
-    panic!("{what}: not within {MAX_POLLS} polls")
-}
-
 impl Process {
-    /// Starts a program in `directory`, which also gets its log.
-    pub fn start(command: &mut Command, directory: &Path, name: &str) -> Self {
-        let log = directory.join(format!("{name}.log"));
-        let file = File::create(&log).unwrap();
-        let child = command
-            .current_dir(directory)
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().unwrap())
-            .stderr(file)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{name} does not start ({error}); `make tools tools-prove` installs it"));
-        Self { child, log }
+    /// Starts a program, which must be installed.
+    pub fn start(command: &mut Command) -> Self {
+        let started = Self::try_start(command);
+        let name = || command.get_program().display();
+        started
+            .unwrap_or_else(|error| panic!("{} does not start ({error}); `make tools tools-prove` installs it", name()))
+    }
+
+    /// Starts a program. It inherits the CPU affinity of the calling thread.
+    pub fn try_start(command: &mut Command) -> io::Result<Self> {
+        let log = tempfile::tempfile()?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+        Ok(Self { child: command.spawn()?, log, end_signal: Signal::KILL })
+    }
+
+    /// The same process, which ends by this signal, so that it can end its own processes.
+    pub fn with_end_signal(mut self, signal: Signal) -> Self {
+        self.end_signal = signal;
+        self
+    }
+
+    /// The process ID.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Whether it has exited.
@@ -56,12 +59,51 @@ impl Process {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Its output so far.
+    /// Its output and its errors so far.
     pub fn output(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap()).into_owned()
+        let mut bytes = vec![0; usize::try_from(self.log.metadata().unwrap().len()).unwrap()];
+        let length = self.log.read_at(&mut bytes, 0).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// Stops it with SIGSTOP, and returns once all its threads are stopped.
+    /// The first complete line of output that begins with `start`.
+    pub fn find_line(&self, start: &str) -> Option<String> {
+        let output = self.output();
+        output.split_inclusive('\n').find(|line| line.starts_with(start) && line.ends_with('\n')).map(str::to_owned)
+    }
+
+    /// Waits for the line of output that begins with `start`. The error is the output of a process that exits before.
+    pub fn wait_for_line(&mut self, start: &str) -> Result<String, String> {
+        loop {
+            let has_ended = self.has_ended();
+            match self.find_line(start) {
+                Some(line) => return Ok(line),
+                None if has_ended => return Err(self.output()),
+                None => poll::pause(),
+            }
+        }
+    }
+
+    /// Waits until the address accepts connections. The error is the output of a process that exits before.
+    pub fn wait_until_listening(&mut self, address: SocketAddr) -> Result<(), String> {
+        while TcpStream::connect(address).is_err() {
+            if self.has_ended() {
+                return Err(self.output());
+            }
+            poll::pause();
+        }
+        Ok(())
+    }
+}
+
+/// Signals, and CPU time
+impl Process {
+    /// Sends a signal. The process may have ended.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// Stops it with SIGSTOP, and returns once all its threads are stopped: connections stay open, nothing is answered.
     pub fn hang(&self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).unwrap();
@@ -69,15 +111,53 @@ impl Process {
         assert!(status.stopped(), "{status:?}");
     }
 
+    /// Continues it after [`hang`](Self::hang).
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end_with(Signal::KILL);
+    }
+
+    /// Ends it with this signal, and waits until it has ended.
+    pub fn end_with(&mut self, signal: Signal) {
+        if !self.has_ended() {
+            self.signal(signal);
+            self.child.wait().unwrap();
+        }
+    }
+
+    /// The processes that it has started.
+    pub fn children(&self) -> Vec<Pid> {
+        let file = format!("/proc/{0}/task/{0}/children", self.id());
+        let children = fs::read_to_string(file).unwrap_or_default();
+        children.split_whitespace().filter_map(|child| Pid::from_raw(child.parse().ok()?)).collect()
+    }
+
+    /// The CPU time of all threads of the process and of its direct children.
+    pub fn cpu_time(&self) -> io::Result<Duration> {
+        let children = self.children().into_iter().map(|child| child.as_raw_nonzero().get().unsigned_abs());
+        // A child may end meanwhile.
+        let nanos_of_children: u64 = children.filter_map(|child| thread_nanos(child).ok()).sum();
+        Ok(Duration::from_nanos(thread_nanos(self.id())? + nanos_of_children))
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.kill();
+        self.end_with(self.end_signal);
     }
+}
+
+/// Nanoseconds of CPU time of all threads of a process.
+fn thread_nanos(process: u32) -> io::Result<u64> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"))?;
+    let nanos = threads.map(|thread| {
+        let status = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let nanos = status.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok());
+        nanos.ok_or_else(|| io::Error::other("schedstat does not begin with a number"))
+    });
+    nanos.sum()
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use tidegate::spi::algorithm::holds::{self, HoldEnding};
 use tidegate::spi::algorithm::{self, Change, HoldOp, Op, State};
 use tidegate::spi::{Adjustment, Check, Key, OutstandingHolds, Plan, Store, Verdict};
-use tidegate::{Clock, ManualClock, StoreError};
+use tidegate::{Clock, Limit, ManualClock, StoreError};
 
 /// A map from key name to state.
 #[derive(Debug)]
@@ -33,12 +33,21 @@ impl PureStore {
         let names: Vec<_> = plan.checks().iter().map(|check| name(check.key())).collect();
         let found: Vec<_> = names.iter().map(|name| states.get(name)).collect();
         let (verdict, changes) = Verdict::decide(plan, self.clock.now(), &found, |_| true);
-        for (index, change) in changes.into_iter().enumerate() {
+        for (name, change) in names.iter().zip(changes) {
             if let Some(change) = change {
-                commit(&mut states, &names[index], change);
+                commit(&mut states, name, change);
             }
         }
         verdict
+    }
+
+    /// Applies an operation, and returns whether it was admitted.
+    fn apply(&self, states: &mut HashMap<Vec<u8>, State>, key: &Key<'_>, limit: &Limit, op: Op) -> bool {
+        let result = algorithm::apply(states.get(&name(key)), limit, self.clock.now(), op);
+        if let Some(change) = result.change {
+            commit(states, &name(key), change);
+        }
+        result.admitted
     }
 }
 
@@ -63,22 +72,15 @@ impl Store for PureStore {
         let applied = adjustments.iter().filter(|adjustment| !(adjustment.bundled && stays_taken));
         for Adjustment { key, limit, op, .. } in applied {
             let state = states.get(&name(key));
-            let now = self.clock.now();
-            let op = if self.without_debt { algorithm::without_debt(state, limit, now, *op) } else { *op };
-            if let Some(change) = algorithm::apply(state, limit, now, op).change {
-                commit(&mut states, &name(key), change);
-            }
+            let op = if self.without_debt { algorithm::without_debt(state, limit, self.clock.now(), *op) } else { *op };
+            self.apply(&mut states, key, limit, op);
         }
     }
 
     async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         let (mut states, mut held) = (self.states.lock().unwrap(), Vec::new());
         for Adjustment { key, limit, op, .. } in updates {
-            let result = algorithm::apply(states.get(&name(key)), limit, self.clock.now(), *op);
-            held.push(result.admitted);
-            if let Some(change) = result.change {
-                commit(&mut states, &name(key), change);
-            }
+            held.push(self.apply(&mut states, key, limit, *op));
         }
         Ok(held)
     }
@@ -87,17 +89,15 @@ impl Store for PureStore {
         let (mut states, mut results) = (self.states.lock().unwrap(), Vec::new());
         for Adjustment { key, limit, op, .. } in endings {
             let (state, now) = (states.get(&name(key)), self.clock.now());
-            let result = algorithm::apply(state, limit, now, *op);
-            results.push(match op {
+            let of_hold = match op {
                 Op::Hold(op @ (HoldOp::Commit { position, .. } | HoldOp::Release { position })) => {
-                    holds::ending(holds::status(state, limit, now, position.index()), *op)
+                    Some(holds::ending(holds::status(state, limit, now, position.index()), *op))
                 }
-                _ if result.admitted => HoldEnding::Ended,
-                _ => HoldEnding::NotFound,
-            });
-            if let Some(change) = result.change {
-                commit(&mut states, &name(key), change);
-            }
+                _ => None,
+            };
+            let admitted = self.apply(&mut states, key, limit, *op);
+            let of_slot = if admitted { HoldEnding::Ended } else { HoldEnding::NotFound };
+            results.push(of_hold.unwrap_or(of_slot));
         }
         Ok(results)
     }

@@ -1,19 +1,19 @@
 //! `Server`: a real redis-server or valkey-server for one test, on a free port, in its own directory, killed on drop.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 use tidegate::{Clock, SystemClock};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 use crate::poll;
+use crate::process::{Process, program};
 
 /// Which program to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,27 +30,28 @@ pub const KINDS: [Kind; 2] = [Kind::Redis, Kind::Valkey];
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    process: Child,
+    /// Ends before its directory is removed.
+    process: Process,
     kind: Kind,
     arguments: Vec<String>,
-    /// Whether the test controls its clock.
-    fake_time: bool,
+    prepare: Preparation,
     port: u16,
-    directory: PathBuf,
+    directory: TempDir,
     password: Option<String>,
     /// Whether it is a cluster of one.
     alone_in_cluster: bool,
 }
 
+/// What the command of a server has beside its arguments. It gets the directory of the server.
+type Preparation = fn(&mut Command, &Path);
+
 impl Kind {
-    /// The program, from `.tools` or `PATH`.
-    fn program(self) -> PathBuf {
-        let name = match self {
+    /// The name of the program.
+    pub const fn program(self) -> &'static str {
+        match self {
             Self::Redis => "redis-server",
             Self::Valkey => "valkey-server",
-        };
-        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin").join(name);
-        if own.exists() { own } else { PathBuf::from(name) }
+        }
     }
 }
 
@@ -62,15 +63,17 @@ impl Server {
 
     /// Starts a server with further arguments.
     pub fn start_with(kind: Kind, arguments: &[&str]) -> Self {
-        // Another process may take the port before the server binds it: then try another.
-        let start = || Self::try_start(kind, arguments, false);
-        (0..20).find_map(|_| start()).expect("a server starts within twenty attempts")
+        Self::start_prepared(kind, arguments, |_, _| {})
+    }
+
+    /// Starts a server with further arguments in a process group of its own: Ctrl-C goes to this process, which then stops the server.
+    pub fn start_in_own_group(kind: Kind, arguments: &[&str]) -> Self {
+        Self::start_prepared(kind, arguments, |command, _| _ = command.process_group(0))
     }
 
     /// Starts a server whose wall clock the test [moves](Self::move_clock).
     pub fn start_with_clock(kind: Kind) -> Self {
-        let start = || Self::try_start(kind, &[], true);
-        (0..20).find_map(|_| start()).expect("a server starts within twenty attempts")
+        Self::start_prepared(kind, &[], fake_time)
     }
 
     /// Starts a cluster of one server: it owns every slot, and refuses a script with keys of two slots.
@@ -96,42 +99,44 @@ impl Server {
         let start = || {
             let (directory, port) = (new_directory(), free_port());
             let lines = format!("port {port}\nbind 127.0.0.1\n{}\n", settings.join("\n"));
-            std::fs::write(directory.join("sentinel.conf"), lines).unwrap();
+            std::fs::write(directory.path().join("sentinel.conf"), lines).unwrap();
             let arguments = ["sentinel.conf", "--sentinel"].map(str::to_owned).to_vec();
-            Self::spawn(kind, directory, port, arguments, None, false)
+            Self::try_start(kind, directory, port, arguments, |_, _| {})
         };
         (0..20).find_map(|_| start()).expect("a sentinel starts within twenty attempts")
     }
 
-    fn try_start(kind: Kind, arguments: &[&str], fake_time: bool) -> Option<Self> {
-        let (directory, port) = (new_directory(), free_port());
-        let port_text = port.to_string();
-        let standard =
-            ["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--maxmemory", "1gb"];
-        let all = standard.iter().chain(arguments).map(|argument| (*argument).to_owned());
-        let password = arguments.iter().position(|argument| *argument == "--requirepass");
-        let password = password.and_then(|at| arguments.get(at + 1)).map(|password| (*password).to_owned());
-        Self::spawn(kind, directory, port, all.collect(), password, fake_time)
+    fn start_prepared(kind: Kind, arguments: &[&str], prepare: Preparation) -> Self {
+        let start = || {
+            let (directory, port) = (new_directory(), free_port());
+            let port_text = port.to_string();
+            let standard =
+                ["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--maxmemory", "1gb"];
+            let all = standard.iter().chain(arguments).map(|argument| (*argument).to_owned());
+            Self::try_start(kind, directory, port, all.collect(), prepare)
+        };
+        // Another process may take the port before the server binds it: then try another.
+        (0..20).find_map(|_| start()).expect("a server starts within twenty attempts")
     }
 
-    fn spawn(
+    fn try_start(
         kind: Kind,
-        directory: PathBuf,
+        directory: TempDir,
         port: u16,
         arguments: Vec<String>,
-        password: Option<String>,
-        fake_time: bool,
+        prepare: Preparation,
     ) -> Option<Self> {
-        let process = run(kind, &directory, &arguments, fake_time);
-        let mut server =
-            Self { process, kind, arguments, fake_time, port, directory, password, alone_in_cluster: false };
+        let password = arguments.iter().position(|argument| *argument == "--requirepass");
+        let password = password.and_then(|at| arguments.get(at + 1)).cloned();
+        let process = run(kind, directory.path(), &arguments, prepare);
+        let mut server = Self { process, kind, arguments, prepare, port, directory, password, alone_in_cluster: false };
         server.wait_until_up().then_some(server)
     }
 
     /// Waits until it answers or exits.
     fn wait_until_up(&mut self) -> bool {
         loop {
-            if self.process.try_wait().unwrap().is_some() {
+            if self.process.has_ended() {
                 return false;
             }
             if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
@@ -216,9 +221,9 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The process id.
-    pub fn pid(&self) -> u32 {
-        self.process.id()
+    /// Its process.
+    pub const fn process(&self) -> &Process {
+        &self.process
     }
 
     /// Connects a store to it.
@@ -238,8 +243,7 @@ impl Server {
 
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.process.kill();
     }
 }
 
@@ -251,7 +255,7 @@ impl Server {
         let further = arguments.iter().map(|argument| (*argument).to_owned());
         let all: Vec<_> = self.arguments.iter().cloned().chain(further).collect();
         for _ in 0..20 {
-            self.process = run(self.kind, &self.directory, &all, self.fake_time);
+            self.process = run(self.kind, self.directory.path(), &all, self.prepare);
             if self.wait_until_up() {
                 return;
             }
@@ -261,18 +265,19 @@ impl Server {
 
     /// Stops it with SIGSTOP: connections stay open, nothing is answered.
     pub fn hang(&self) {
-        self.signal(Signal::STOP);
+        self.process.hang();
     }
 
     /// Continues it after [`hang`](Self::hang).
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        self.process.resume();
     }
 
     /// Sets the offset of its wall clock from real time, and returns once the server uses it.
     pub fn move_clock(&self, seconds: i64) {
-        assert!(self.fake_time, "the server was started with a controllable clock");
-        std::fs::write(self.directory.join(CLOCK_FILE), format!("{seconds:+}\n")).unwrap();
+        let clock = self.directory.path().join(CLOCK_FILE);
+        assert!(clock.exists(), "the server was started with a controllable clock");
+        std::fs::write(clock, format!("{seconds:+}\n")).unwrap();
         let (mut connection, host) = (self.connection(), SystemClock::new());
         poll::wait_for("its clock does not move", || {
             let (now, _): (i64, i64) = redis::cmd("TIME").query(&mut connection).unwrap();
@@ -280,37 +285,26 @@ impl Server {
             (now - real - seconds).abs() < 60
         });
     }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
 }
 
 /// The file from which libfaketime reads the clock offset.
 const CLOCK_FILE: &str = "clock";
 
-fn run(kind: Kind, directory: &Path, arguments: &[String], fake_time: bool) -> Child {
-    let mut command = Command::new(kind.program());
-    command.args(arguments).current_dir(directory).stdin(Stdio::null());
-    command.stdout(File::create(directory.join("log")).unwrap());
-    if fake_time {
-        let clock = directory.join(CLOCK_FILE);
-        std::fs::write(&clock, "+0\n").unwrap();
-        // The server's own allocator reads the time before libfaketime is ready, and would hang: preload libc's first.
-        let libraries = format!("{} libc.so.6", fake_time_library().display());
-        command.env("LD_PRELOAD", libraries).env("FAKETIME_TIMESTAMP_FILE", clock);
-        // Only the wall clock jumps; timers continue.
-        command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    }
-    command.spawn().unwrap_or_else(|error| panic!("{kind:?} does not start ({error}); `make tools` installs it"))
+fn run(kind: Kind, directory: &Path, arguments: &[String], prepare: Preparation) -> Process {
+    let mut command = Command::new(program(kind.program()));
+    prepare(command.args(arguments).current_dir(directory), directory);
+    Process::start(&mut command)
+}
+
+/// Lets the test control the clock of a server.
+fn fake_time(command: &mut Command, directory: &Path) {
+    let clock = directory.join(CLOCK_FILE);
+    std::fs::write(&clock, "+0\n").unwrap();
+    // The server's own allocator reads the time before libfaketime is ready, and would hang: preload libc's first.
+    let libraries = format!("{} libc.so.6", fake_time_library().display());
+    command.env("LD_PRELOAD", libraries).env("FAKETIME_TIMESTAMP_FILE", clock);
+    // Only the wall clock jumps; timers continue.
+    command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
 }
 
 fn fake_time_library() -> PathBuf {
@@ -320,18 +314,11 @@ fn fake_time_library() -> PathBuf {
     libraries.find(|library| library.exists()).expect("libfaketime, which `make tools` installs")
 }
 
-pub(crate) fn new_directory() -> PathBuf {
-    // In memory where possible: cluster nodes and sentinels write their state files synchronously.
+/// A directory in memory where possible: cluster nodes and sentinels write their state files synchronously.
+pub(crate) fn new_directory() -> TempDir {
     let memory = Path::new("/dev/shm");
-    new_directory_in(&if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() })
-}
-
-pub(crate) fn new_directory_in(place: &Path) -> PathBuf {
-    static DIRECTORY_COUNT: AtomicU32 = AtomicU32::new(0);
-    let number = DIRECTORY_COUNT.fetch_add(1, Ordering::Relaxed);
-    let directory = place.join(format!("tidegate-{}-{number}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
+    let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    tempfile::Builder::new().prefix("tidegate-").tempdir_in(place).unwrap()
 }
 
 /// A free port that this process hands out only once. Another process may still take it.

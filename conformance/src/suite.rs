@@ -1,5 +1,7 @@
 //! Runs one behaviour on every store: in memory, on Redis, on Valkey and in a cluster, all on a clock that the test moves.
 
+use std::future::pending;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,6 +13,10 @@ use tidegate::{
 };
 use tidegate_redis::{RedisOptions, RedisStore};
 pub use tidegate_server::AnyStore;
+use tidegate_server::gateway::{Gateway, GatewayOptions};
+use tidegate_tower::LimitLayer;
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::poll::pause_task;
@@ -121,6 +127,17 @@ pub async fn connect_store(url: &str, options: &RedisOptions) -> RedisStore {
         }
     };
     timeout(MAX_WAIT, connected).await.expect("a connection to a server that is up")
+}
+
+/// Starts a gateway in front of `upstream`, and returns where it listens.
+pub async fn start_gateway<S: Store + 'static>(
+    upstream: SocketAddr,
+    layer: LimitLayer<S>,
+) -> (SocketAddr, AbortHandle) {
+    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (address, tokio::spawn(gateway.serve(listener, layer, pending())).abort_handle())
 }
 
 /// Decides each plan on its own, all of them at the same time.

@@ -12,23 +12,20 @@
 //! Requests come from fixed seeds. `TIDEGATE_STEPS=100000` sends that many to each upstream, and `TIDEGATE_PATHS=hostile` or `plain`
 //! chooses the spellings of paths and methods.
 
-mod client;
 mod generator;
 mod judge;
 mod rules;
 mod upstream;
 
-use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use conformance::dose;
+use conformance::http_client::{HttpClient, HttpResponse, NoResponse};
+use conformance::suite::start_gateway;
 use tidegate::{Limiter, MemoryStore};
-use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
-use tokio::net::TcpListener;
 
-use client::send;
 use generator::{PathAlphabet, request};
 use judge::Report;
 use rules::RuleCase;
@@ -58,11 +55,7 @@ struct Tally {
 async fn gateway(case: &RuleCase, upstream: SocketAddr) -> SocketAddr {
     let limiter = Limiter::new(case.rules(), Arc::new(MemoryStore::new()));
     RuleCase::use_up(&limiter);
-    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(gateway.serve(listener, LimitLayer::new(limiter), pending()));
-    address
+    start_gateway(upstream, LimitLayer::new(limiter)).await.0
 }
 
 /// Sends random requests, and checks what the upstream read from each that reached it.
@@ -77,7 +70,7 @@ async fn fuzz(case: RuleCase, upstream: Upstream) {
             for seed in (first..requests).step_by(CONCURRENCY as usize) {
                 let bytes = request(seed, paths);
                 let shown = || format!("seed {seed}: {}", bytes.escape_ascii());
-                let response = send(address, &bytes).await.unwrap_or_else(|| panic!("no response, {}", shown()));
+                let response = send(address, &bytes).await.unwrap_or_else(|error| panic!("{error:?}, {}", shown()));
                 match response.status {
                     200 => {
                         let report = Report::read(format, &response.body);
@@ -109,7 +102,7 @@ async fn fuzz(case: RuleCase, upstream: Upstream) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_escapes_a_rule_in_front_of_nginx() {
-    fuzz(RuleCase::denied_values(), Upstream::nginx().await).await;
+    fuzz(RuleCase::denied_values(), Upstream::nginx()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,7 +112,7 @@ async fn no_request_escapes_a_rule_in_front_of_axum() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_passes_as_exempt_that_an_upstream_reads_otherwise() {
-    for upstream in [Upstream::nginx().await, Upstream::axum().await] {
+    for upstream in [Upstream::nginx(), Upstream::axum().await] {
         fuzz(RuleCase::one_exempt_path(), upstream).await;
     }
 }
@@ -149,23 +142,28 @@ async fn the_plain_spelling_of_each_denied_value_is_denied() {
     }
 }
 
+/// Sends the bytes of a request on a connection of its own.
+async fn send(address: SocketAddr, request: &[u8]) -> Result<HttpResponse, NoResponse> {
+    HttpClient::default().send(address, request).await
+}
+
 /// Upstreams in other languages; `make prove` runs them.
 mod prove {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn no_request_escapes_a_rule_in_front_of_flask() {
-        fuzz(RuleCase::denied_values(), Upstream::flask().await).await;
+        fuzz(RuleCase::denied_values(), Upstream::flask()).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn no_request_escapes_a_rule_in_front_of_node() {
-        fuzz(RuleCase::denied_values(), Upstream::node().await).await;
+        fuzz(RuleCase::denied_values(), Upstream::node()).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn no_request_passes_as_exempt_that_flask_or_node_reads_otherwise() {
-        for upstream in [Upstream::flask().await, Upstream::node().await] {
+        for upstream in [Upstream::flask(), Upstream::node()] {
             fuzz(RuleCase::one_exempt_path(), upstream).await;
         }
     }

@@ -1,21 +1,19 @@
 //! Several gateways on one real store share one exact limit, and slots that clients free by hanging up.
 
-use std::future::pending;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use conformance::serve_process::{ANY_PORT, ServeProcess};
 use conformance::server::{KINDS, Server};
-use conformance::suite::{left, long_timeout_options, until};
-use rustix::process::{Pid, Signal, kill_process};
+use conformance::suite::{left, long_timeout_options, start_gateway, until};
+use rustix::process::Signal;
 use tidegate::{Limit, Limiter, Period, Periods, Rate, Request, Rule, RuleSet, UsageKind};
 use tidegate_redis::RedisStore;
-use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::{Handle, LimitLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -40,28 +38,20 @@ async fn upstream() -> (SocketAddr, Arc<AtomicU32>) {
 }
 
 /// Starts a gateway with its own limiter and store connection.
-async fn gateway(upstream: SocketAddr, store: &Server) -> SocketAddr {
-    let limit = Limit::token_bucket(CAPACITY, Rate::per_hour(1).unwrap()).unwrap();
-    let rules = RuleSet::new([Rule::new("shared", limit).with_per(["header:x-key"])]).unwrap();
-    let layer = LimitLayer::new(Limiter::new(rules, store.store_with(long_timeout_options()).await));
-    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(gateway.serve(listener, layer, pending()));
-    address
-}
-
-/// Starts a gateway with slots that all gateways share. Clients of a test do not outlast the lease.
-async fn gateway_with_slots(upstream: SocketAddr, store: &Server, max: u64) -> (SocketAddr, Handle<RedisStore>) {
-    let slots = Limit::concurrency(max, Duration::from_secs(3600)).unwrap();
-    let rules = RuleSet::new([Rule::new("exports", slots)]).unwrap();
+async fn gateway(
+    upstream: SocketAddr,
+    store: &Server,
+    rules: impl IntoIterator<Item = Rule>,
+) -> (SocketAddr, Handle<RedisStore>) {
+    let rules = RuleSet::new(rules).unwrap();
     let layer = LimitLayer::new(Limiter::new(rules, store.store_with(long_timeout_options()).await));
     let handle = layer.handle();
-    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(gateway.serve(listener, layer, pending()));
-    (address, handle)
+    (start_gateway(upstream, layer).await.0, handle)
+}
+
+/// Slots that all gateways share. Clients of a test do not outlast the lease.
+fn slots(max: u64) -> Rule {
+    Rule::new("exports", Limit::concurrency(max, Duration::from_secs(3600)).unwrap())
 }
 
 /// Clients hang up while their requests are decided, forwarded and answered, in any order. At the end all slots are free.
@@ -91,7 +81,7 @@ async fn clients_that_hang_up_leave_no_slot_behind_at_any_gateway() {
         });
         let mut gateways = Vec::new();
         for _ in 0..3 {
-            gateways.push(gateway_with_slots(address, &store, SLOTS).await);
+            gateways.push(gateway(address, &store, [slots(SLOTS)]).await);
         }
         let mut connection = store.connection();
         for round in 0..20 {
@@ -140,25 +130,20 @@ async fn a_server_that_is_stopped_releases_its_slots_and_one_that_is_killed_does
     let limiter = Limiter::new(file.rules().clone(), store.store_with(long_timeout_options()).await)
         .with_secret(&tidegate::Secret::new("s1"));
     for (signal, free) in [(Signal::TERM, 3), (Signal::KILL, 0)] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate-under-test"));
-        command.args(["serve", "--store", &store.url(), "--secret", "s1", "--upstream", &upstream, "--drain", "0"]);
-        command.args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        command.args(["--gateway", "127.0.0.1:0", "--rules"]).arg(&rules);
-        let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let gateway = lines.by_ref().find_map(|line| line.strip_prefix("gateway       http://")?.parse().ok());
-        let gateway: SocketAddr = gateway.expect("the address of the gateway");
+        let mut command = ServeProcess::command(Path::new(env!("CARGO_BIN_EXE_tidegate-under-test")));
+        command.args(["--store", &store.url(), "--secret", "s1", "--upstream", &upstream, "--drain", "0"]);
+        command.args(["--gateway", ANY_PORT, "--rules"]).arg(&rules);
+        let mut server = ServeProcess::start(&mut command);
         let mut clients = Vec::new();
         for _ in 0..3 {
-            let mut stream = TcpStream::connect(gateway).await.unwrap();
+            let mut stream = TcpStream::connect(server.gateway()).await.unwrap();
             stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
             clients.push(stream);
         }
         while left(&limiter).await > 0 {
             conformance::poll::pause_task().await;
         }
-        kill_process(Pid::from_child(&server), signal).unwrap();
-        tokio::task::spawn_blocking(move || server.wait()).await.unwrap().unwrap();
+        tokio::task::spawn_blocking(move || server.end_with(signal)).await.unwrap();
         assert_eq!(left(&limiter).await, free, "{signal:?}");
     }
 }
@@ -180,7 +165,9 @@ async fn twelve_gateways_share_one_exact_limit() {
         let (upstream, seen) = upstream().await;
         let mut gateways = Vec::new();
         for _ in 0..GATEWAYS {
-            gateways.push(gateway(upstream, &store).await);
+            let limit = Limit::token_bucket(CAPACITY, Rate::per_hour(1).unwrap()).unwrap();
+            let rule = Rule::new("shared", limit).with_per(["header:x-key"]);
+            gateways.push(gateway(upstream, &store, [rule]).await.0);
         }
         let all = Arc::new(Barrier::new(REQUESTS));
         let spread = gateways.iter().cycle().take(REQUESTS);
@@ -195,19 +182,12 @@ async fn twelve_gateways_share_one_exact_limit() {
     }
 }
 
-/// Starts a gateway with tokens that all gateways share: each request reserves 500 of 10,000.
-async fn gateway_with_tokens(upstream: SocketAddr, store: &Server) -> (SocketAddr, Handle<RedisStore>) {
+/// Tokens that all gateways share: each request reserves 500 of 10,000.
+fn tokens() -> [Rule; 2] {
     let minute = Limit::token_bucket(10_000, Rate::per_hour(1).unwrap()).unwrap();
-    let month = Limit::quota(50_000, Periods::utc(Period::Year)).unwrap();
-    let tokens = |id: &'static str, limit| Rule::new(id, limit).with_cost(500).with_usage(UsageKind::Total);
-    let rules = RuleSet::new([tokens("minute", minute), tokens("year", month)]).unwrap();
-    let layer = LimitLayer::new(Limiter::new(rules, store.store_with(long_timeout_options()).await));
-    let handle = layer.handle();
-    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(gateway.serve(listener, layer, pending()));
-    (address, handle)
+    let year = Limit::quota(50_000, Periods::utc(Period::Year)).unwrap();
+    [("minute", minute), ("year", year)]
+        .map(|(id, limit)| Rule::new(id, limit).with_cost(500).with_usage(UsageKind::Total))
 }
 
 /// 60 requests at the same time, of which each may use 500 tokens and uses 400: 20 fit into 10,000.
@@ -228,7 +208,7 @@ async fn requests_at_several_gateways_cannot_pass_a_limit_of_tokens_together() {
         tokio::spawn(async { axum::serve(upstream, Router::new().route("/", answer)).await });
         let mut gateways = Vec::new();
         for _ in 0..3 {
-            gateways.push(gateway_with_tokens(address, &store).await);
+            gateways.push(gateway(address, &store, tokens()).await);
         }
         let (all, refused) = (Arc::new(Barrier::new(CLIENTS)), Arc::new(AtomicU32::new(0)));
         let clients: Vec<_> = gateways

@@ -11,7 +11,6 @@ use conformance::suite::{
     until, wait_until_reachable,
 };
 use conformance::topology::{Cluster, SentinelGroup};
-use rustix::process::{Pid, Signal, kill_process};
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::{BreakerState, RedisOptions, RedisStore, ServerState};
 
@@ -29,7 +28,7 @@ async fn a_hanging_server_gets_no_calls_until_it_answers_again() {
         let store = server.store_with(short_timeout_options()).await;
         let limiter = limiter(one_limit_of_each_kind(100)[0], &store);
         assert_eq!(count_allowed(&limiter, 1, 10).await, 10, "{kind:?}");
-        signal(&server, Signal::STOP);
+        server.hang();
         let error = limiter.check(&Request::new("")).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?}: {error}");
         assert!(error.is_possibly_applied(), "{kind:?}: {error:?}");
@@ -38,7 +37,7 @@ async fn a_hanging_server_gets_no_calls_until_it_answers_again() {
             let error = limiter.check(&Request::new("")).await.unwrap_err();
             assert!(!error.is_possibly_applied() && error.is_transient(), "{kind:?}: {error:?}");
         }
-        signal(&server, Signal::CONT);
+        server.resume();
         wait_until_reachable(&limiter).await;
         let spent = 100 - left(&limiter).await;
         assert!((10..=11).contains(&spent), "{kind:?}: {spent}");
@@ -209,14 +208,14 @@ async fn a_hanging_primary_behind_sentinels_is_replaced() {
         let limiter = limiter(one_limit_of_each_kind(100)[0], &store);
         assert_eq!(count_allowed(&limiter, 10, 5).await, 5, "{kind:?}");
         wait_for_replica(&group.primary);
-        signal(&group.primary, Signal::STOP);
+        group.primary.hang();
         // A sentinel hangs with it.
-        signal(&group.sentinels[0], Signal::STOP);
+        group.sentinels[0].hang();
         let decision = retry_while_transient(async || limiter.check(&Request::new("")).await).await;
         assert_eq!(decision.remaining(), Some(49), "{kind:?}: what was sent to the old one is lost with it");
         assert_eq!(store.server_states()[0].address, format!("127.0.0.1:{}", group.replica.port()), "{kind:?}");
-        signal(&group.primary, Signal::CONT);
-        signal(&group.sentinels[0], Signal::CONT);
+        group.primary.resume();
+        group.sentinels[0].resume();
         wait_until_reachable(&limiter).await;
         assert_eq!(count_allowed(&limiter, 1, 60).await, 49, "{kind:?}");
     }
@@ -246,7 +245,7 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
         let users: Vec<String> = (0..60).map(|number| format!("user-{number}")).collect();
         let (lost, kept): (Vec<_>, Vec<_>) = users.iter().partition(|user| owner(user) == 1);
         assert!(lost.len() > 5 && kept.len() > 20);
-        signal(&cluster.servers[1], Signal::STOP);
+        cluster.servers[1].hang();
         for user in &kept {
             assert!(limiter.check(&request_of(user)).await.unwrap().is_allowed(), "{kind:?} {user}");
         }
@@ -263,7 +262,7 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
             let decision = retry_while_transient(async || limiter.check(&request_of(user)).await).await;
             assert!(decision.is_allowed(), "{kind:?} {user}");
         }
-        signal(&cluster.servers[1], Signal::CONT);
+        cluster.servers[1].resume();
         assert!(limiter.check(&request_of(kept[1])).await.unwrap().is_allowed());
     }
 }
@@ -312,10 +311,6 @@ fn short_timeout_options() -> RedisOptions {
 
 fn breaker(store: &RedisStore) -> BreakerState {
     store.server_states()[0].breaker
-}
-
-fn signal(server: &Server, signal: Signal) {
-    kill_process(Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap(), signal).unwrap();
 }
 
 fn request_of(user: &str) -> Request<'_> {

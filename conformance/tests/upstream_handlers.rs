@@ -7,15 +7,13 @@
 
 mod upstream;
 
-use std::future::pending;
 use std::net::SocketAddr;
 
+use conformance::http_client::HttpClient;
+use conformance::suite::start_gateway;
 use tidegate::{Limiter, MemoryStore};
 use tidegate_rules::RuleFile;
-use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
 use upstream::Upstream;
 
@@ -43,24 +41,18 @@ struct GatewayResponse {
 async fn gateway(upstream: SocketAddr) -> SocketAddr {
     let rules = RuleFile::parse("rules.yaml", RULES).unwrap().rules().clone();
     let layer = LimitLayer::new(Limiter::new(rules, MemoryStore::new()));
-    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(gateway.serve(listener, layer, pending()));
-    address
+    start_gateway(upstream, layer).await.0
 }
 
 async fn send(gateway: SocketAddr, method: &str, target: &str) -> GatewayResponse {
-    let mut stream = TcpStream::connect(gateway).await.unwrap();
     let text = format!("{method} {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-    stream.write_all(text.as_bytes()).await.unwrap();
-    let mut response = Vec::new();
-    stream.read_to_end(&mut response).await.unwrap();
-    let response = String::from_utf8_lossy(&response).into_owned();
-    let status = response.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = response.split("\r\n\r\n").nth(1).unwrap_or_default();
+    let response = HttpClient::default().send(gateway, text.as_bytes()).await.unwrap();
+    let body = response.text();
     let reached = body.strip_prefix("handler ").and_then(|reached| reached.trim().split_once(' '));
-    GatewayResponse { status, reached: reached.map(|(handler, target)| (handler.to_owned(), target.to_owned())) }
+    GatewayResponse {
+        status: response.status,
+        reached: reached.map(|(handler, target)| (handler.to_owned(), target.to_owned())),
+    }
 }
 
 /// Sends the one request that the limits admit, then every other spelling: none may reach a limited handler.
@@ -118,7 +110,7 @@ async fn assert_legitimate_paths_are_forwarded_as_written(upstream: &Upstream) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_is_not_reached_past_a_limit() {
-    let nginx = Upstream::start_nginx().await;
+    let nginx = Upstream::start_nginx();
     assert_no_spelling_reaches_a_limited_handler(&nginx).await;
     assert_legitimate_paths_are_forwarded_as_written(&nginx).await;
 }
@@ -129,7 +121,7 @@ mod prove {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn flask_is_not_reached_past_a_limit() {
-        let flask = Upstream::start_flask().await;
+        let flask = Upstream::start_flask();
         assert_no_spelling_reaches_a_limited_handler(&flask).await;
         assert_legitimate_paths_are_forwarded_as_written(&flask).await;
     }

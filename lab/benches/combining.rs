@@ -6,16 +6,15 @@
 
 mod common;
 
-use std::time::Duration;
-
-use common::{CallCost, Cell, Contender, Instance, Options, Random, Table, best_of, measure_calls, report, subjects};
+use common::{CallBench, CallCost, Cell, Instance, NamedContender, Options, Random, Table};
+use common::{best_of, measure_calls, patient_options, report, subjects};
 use conformance::server::{Kind, Server};
 use conformance::topology::Cluster;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, cmd};
 use tidegate::spi::{Check, Gate, Plan, Store, Subject};
 use tidegate::{Limit, Rate};
-use tidegate_redis::{RedisOptions, RedisStore};
+use tidegate_redis::RedisStore;
 
 /// Decisions under way in each instance.
 const UNDER_WAY: usize = 64;
@@ -37,8 +36,6 @@ const MANY_UNDER_WAY: usize = 1_000;
 const TENANTS: usize = 100;
 const CLIENTS: usize = 10_000;
 
-type Named<'r> = (&'static str, Contender<'r, CallCost>);
-
 fn main() {
     let options = Options::from_command_line();
     let server = Server::start(Kind::Redis);
@@ -54,27 +51,16 @@ fn main() {
 
 /// Two instances decide on one key.
 fn one_hot_key(server: &Server, options: &Options, calls: usize) -> Table {
-    let (stores, connections) = ([(); 2].map(|()| store(server)), [(); 2].map(|()| connection(server)));
+    let bench = CallBench { server, callers: UNDER_WAY, calls };
+    let incr = cmd("INCR").arg(key_name(0)).take();
+    let (stores, connections) = ([(); 2].map(|()| Instance::with_store(server)), [(); 2].map(|()| connection(server)));
     let (gate, subject, hash) = (gate("api"), subjects(1)[0], load(server));
     let pipeline_calls = calls / UNDER_WAY * UNDER_WAY;
-    let contenders: Vec<Named<'_>> = vec![
-        (
-            "script for each request",
-            Box::new(|| {
-                measure_calls(server, &connections, UNDER_WAY, calls, async |connection, _| {
-                    run(connection, &script(&hash, 0)).await;
-                })
-            }),
-        ),
-        (
-            "INCR for each request",
-            Box::new(|| {
-                let incr = cmd("INCR").arg(key_name(0)).take();
-                measure_calls(server, &connections, UNDER_WAY, calls, async |connection, _| {
-                    run(connection, &incr).await;
-                })
-            }),
-        ),
+    let contenders: Vec<NamedContender<'_>> = vec![
+        bench.contender("script for each request", &connections, async |connection, _| {
+            run(connection, &script(&hash, 0)).await;
+        }),
+        bench.contender("INCR for each request", &connections, async |connection, _| run(connection, &incr).await),
         (
             "INCR in pipelines of 64",
             Box::new(|| {
@@ -92,47 +78,34 @@ fn one_hot_key(server: &Server, options: &Options, calls: usize) -> Table {
                 }
             }),
         ),
-        (
-            "Tidegate",
-            Box::new(|| {
-                measure_calls(server, &stores, UNDER_WAY, calls, async |store, _| {
-                    decide(store, &Plan::new([Check::new(&gate, subject, 1)]).unwrap()).await;
-                })
-            }),
-        ),
+        bench.contender("Tidegate", &stores, async |store, _| {
+            decide(store, &Plan::new([Check::new(&gate, subject, 1)]).unwrap()).await;
+        }),
     ];
     table(options, "One hot key, 2 instances, 64 decisions under way in each", contenders)
 }
 
 /// One instance decides on many keys.
 fn uniform_keys(server: &Server, options: &Options, calls: usize) -> Table {
-    let (store, connection) = ([store(server)], [connection(server)]);
+    let bench = CallBench { server, callers: UNDER_WAY, calls };
+    let (store, connection) = ([Instance::with_store(server)], [connection(server)]);
     let (gate, subjects, hash) = (gate("api"), subjects(options.keys(100_000)), load(server));
     let order = Random::new(5).uniform(subjects.len(), calls);
-    let contenders: Vec<Named<'_>> = vec![
-        (
-            "script for each request",
-            Box::new(|| {
-                measure_calls(server, &connection, UNDER_WAY, calls, async |connection, number| {
-                    run(connection, &script(&hash, order[number] as usize)).await;
-                })
-            }),
-        ),
-        (
-            "Tidegate",
-            Box::new(|| {
-                measure_calls(server, &store, UNDER_WAY, calls, async |store, number| {
-                    decide(store, &Plan::new([Check::new(&gate, subjects[order[number] as usize], 1)]).unwrap()).await;
-                })
-            }),
-        ),
+    let contenders: Vec<NamedContender<'_>> = vec![
+        bench.contender("script for each request", &connection, async |connection, number| {
+            run(connection, &script(&hash, order[number] as usize)).await;
+        }),
+        bench.contender("Tidegate", &store, async |store, number| {
+            decide(store, &Plan::new([Check::new(&gate, subjects[order[number] as usize], 1)]).unwrap()).await;
+        }),
     ];
     table(options, &format!("{} uniform keys, one check, 64 decisions under way", subjects.len()), contenders)
 }
 
 /// One instance decides on a tenant, a client and a rule for everybody.
 fn plans(server: &Server, options: &Options, calls: usize) -> Table {
-    let (store, connection) = ([store(server)], [connection(server)]);
+    let bench = CallBench { server, callers: UNDER_WAY, calls };
+    let (store, connection) = ([Instance::with_store(server)], [connection(server)]);
     let gates = ["tenant", "client", "all"].map(gate);
     let (subjects, hash) = (subjects(CLIENTS), load(server));
     let order = Random::new(5).uniform(CLIENTS, calls);
@@ -140,31 +113,21 @@ fn plans(server: &Server, options: &Options, calls: usize) -> Table {
         let client = order[number] as usize;
         [client % TENANTS, client, CLIENTS]
     };
-    let contenders: Vec<Named<'_>> = vec![
-        (
-            "three scripts for each request",
-            Box::new(|| {
-                measure_calls(server, &connection, UNDER_WAY, calls, async |connection, number| {
-                    let mut pipeline = Pipeline::with_capacity(3);
-                    let names = ["tenant", "client", "all"];
-                    for (name, key) in names.into_iter().zip(keys(number)) {
-                        pipeline.add_command(script_call(&hash, &format!("{name}:{key:020}")));
-                    }
-                    run_all(connection, &pipeline).await;
-                })
-            }),
-        ),
-        (
-            "Tidegate",
-            Box::new(|| {
-                measure_calls(server, &store, UNDER_WAY, calls, async |store, number| {
-                    let [tenant, client, _] = keys(number);
-                    let of = [subjects[tenant], subjects[client], Subject::from_hash(0)];
-                    let checks = gates.iter().zip(of).map(|(gate, subject)| Check::new(gate, subject, 1));
-                    decide(store, &Plan::new(checks).unwrap()).await;
-                })
-            }),
-        ),
+    let contenders: Vec<NamedContender<'_>> = vec![
+        bench.contender("three scripts for each request", &connection, async |connection, number| {
+            let mut pipeline = Pipeline::with_capacity(3);
+            let names = ["tenant", "client", "all"];
+            for (name, key) in names.into_iter().zip(keys(number)) {
+                pipeline.add_command(script_call(&hash, &format!("{name}:{key:020}")));
+            }
+            run_all(connection, &pipeline).await;
+        }),
+        bench.contender("Tidegate", &store, async |store, number| {
+            let [tenant, client, _] = keys(number);
+            let of = [subjects[tenant], subjects[client], Subject::from_hash(0)];
+            let checks = gates.iter().zip(of).map(|(gate, subject)| Check::new(gate, subject, 1));
+            decide(store, &Plan::new(checks).unwrap()).await;
+        }),
     ];
     table(options, "Tenant, client and rule in one plan, 64 decisions under way", contenders)
 }
@@ -172,8 +135,10 @@ fn plans(server: &Server, options: &Options, calls: usize) -> Table {
 /// How many plans share a script call. In a cluster they must share a slot.
 fn plans_in_a_batch(server: &Server, options: &Options, calls: usize) -> Table {
     let cluster = Cluster::start(Kind::Redis, 3, false);
-    let stores =
-        [store(server), Instance::new(async || RedisStore::connect_with(&cluster.url(), patient()).await.unwrap())];
+    let stores = [
+        Instance::with_store(server),
+        Instance::new(async || RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap()),
+    ];
     let (gate, subjects) = (gate("api"), subjects(options.keys(100_000)));
     let uniform = Random::new(5).uniform(subjects.len(), calls);
     let hot = vec![0; calls];
@@ -202,7 +167,7 @@ fn batches(store: &RedisStore) -> (u64, u64) {
 }
 
 /// Measures the contenders in turn. The first is what the others are compared with.
-fn table(options: &Options, title: &str, contenders: Vec<Named<'_>>) -> Table {
+fn table(options: &Options, title: &str, contenders: Vec<NamedContender<'_>>) -> Table {
     let (names, mut runs): (Vec<&str>, Vec<_>) = contenders.into_iter().unzip();
     let best = best_of(options.rounds(), &mut runs, |round, best| round.server_micros < best.server_micros);
     let columns =
@@ -218,9 +183,7 @@ fn table(options: &Options, title: &str, contenders: Vec<Named<'_>>) -> Table {
             (both(cost) / both(&first), 2),
             (cost.per_second, 0),
         ];
-        table.row(
-            [Cell::from(name)].into_iter().chain(numbers.map(|(number, decimals)| Cell::Number(number, decimals))),
-        );
+        table.figures(name, numbers);
     }
     table
 }
@@ -228,15 +191,6 @@ fn table(options: &Options, title: &str, contenders: Vec<Named<'_>>) -> Table {
 /// A limit that denies nothing.
 fn gate(rule: &str) -> Gate {
     Gate::for_rule(rule, Limit::token_bucket(1_000_000_000, Rate::per_second(1_000_000).unwrap()).unwrap())
-}
-
-fn store(server: &Server) -> Instance<RedisStore> {
-    Instance::new(async || server.store_with(patient()).await)
-}
-
-/// A busy machine may be slower than the default timeout.
-fn patient() -> RedisOptions {
-    RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false)
 }
 
 async fn decide(store: &RedisStore, plan: &Plan<'_>) {

@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Cell, Options, Random, Table, cpu, report};
+use common::{Options, Random, Table, cpu, report};
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::decide_all;
 use redis::cmd;
@@ -66,7 +66,7 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
             ((after.1 - before.1) / MIB, 1),
             ((after.2 - before.2) / subjects as f64, 2),
         ];
-        table.row([Cell::from(what)].into_iter().chain(cells.map(|(number, decimals)| Cell::Number(number, decimals))));
+        table.figures(what, cells);
     }
     table
 }
@@ -90,8 +90,7 @@ fn in_memory(subjects: usize) -> Table {
         std::mem::forget(store);
         let cells = [(seconds, 1), (passed as f64, 0), (keys as f64, 0), ((after - before) / MIB, 1), (own, 1)];
         let what = format!("{what}, room for {max_keys} keys");
-        let numbers = cells.map(|(number, decimals)| Cell::Number(number, decimals));
-        table.row([Cell::Text(what)].into_iter().chain(numbers));
+        table.figures(&what, cells);
     }
     table
 }

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::cpu::{field, server_micros};
-use common::{CallCost, Cell, Contender, Instance, Options, Random, Table, best_of, measure_calls, report, subjects};
+use common::{CallBench, Cell, Instance, NamedContender, Options, Random, Table, best_of, report, subjects};
 use conformance::server::{Kind, Server};
 use tidegate::spi::algorithm::holds::HoldEnding;
 use tidegate::spi::algorithm::{HoldOp, Op};
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, ReservationTerms, Store};
 use tidegate::{Limit, Period, Periods, Rate};
-use tidegate_redis::{RedisOptions, RedisStore};
+use tidegate_redis::RedisStore;
 
 /// Calls under way.
 const UNDER_WAY: usize = 64;
@@ -26,8 +26,6 @@ const RENEWALS_PER_CALL: usize = 256;
 /// The lease and the time to live of reservations, and how often it is renewed within its time.
 const LEASE: Duration = Duration::from_secs(30);
 const RENEWALS_PER_LEASE: u32 = 3;
-
-type Named<'r> = (&'static str, Contender<'r, CallCost>);
 
 fn main() {
     let options = Options::from_command_line();
@@ -42,48 +40,29 @@ fn main() {
 }
 
 fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> Table {
-    let instance = [store(server)];
+    let bench = CallBench { server, callers: UNDER_WAY, calls };
+    let instance = [Instance::with_store(server)];
     let bucket = Gate::for_rule("api", Limit::token_bucket(1_000_000, Rate::per_second(1_000).unwrap()).unwrap());
     let (slots, subjects) = (slots(), subjects(SUBJECTS));
     let order = Random::new(5).uniform(SUBJECTS, calls);
     let check = |gate, number: usize| Check::new(gate, subjects[order[number] as usize], 1);
-    let contenders: Vec<Named<'_>> = vec![
-        (
-            "token bucket: take",
-            Box::new(|| {
-                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
-                    take(store, check(&bucket, number), None).await;
-                })
-            }),
-        ),
-        (
-            "lease: take",
-            Box::new(|| {
-                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
-                    take(store, check(&slots, number), Some(owner(number))).await;
-                })
-            }),
-        ),
-        (
-            "lease: take, and release in the background",
-            Box::new(|| {
-                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
-                    let check = check(&slots, number);
-                    take(store, check, Some(owner(number))).await;
-                    store.adjust_soon(&[Adjustment::release(&check, owner(number))]);
-                })
-            }),
-        ),
-        (
-            "lease: take, and wait for the release",
-            Box::new(|| {
-                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
-                    let check = check(&slots, number);
-                    take(store, check, Some(owner(number))).await;
-                    update(store, &[Adjustment::release(&check, owner(number))]).await;
-                })
-            }),
-        ),
+    let contenders: Vec<NamedContender<'_>> = vec![
+        bench.contender("token bucket: take", &instance, async |store, number| {
+            take(store, check(&bucket, number), None).await;
+        }),
+        bench.contender("lease: take", &instance, async |store, number| {
+            take(store, check(&slots, number), Some(owner(number))).await;
+        }),
+        bench.contender("lease: take, and release in the background", &instance, async |store, number| {
+            let check = check(&slots, number);
+            take(store, check, Some(owner(number))).await;
+            store.adjust_soon(&[Adjustment::release(&check, owner(number))]);
+        }),
+        bench.contender("lease: take, and wait for the release", &instance, async |store, number| {
+            let check = check(&slots, number);
+            take(store, check, Some(owner(number))).await;
+            update(store, &[Adjustment::release(&check, owner(number))]).await;
+        }),
     ];
     let month = Gate::for_rule("tokens", Limit::quota(1_000_000_000, Periods::utc(Period::Month)).unwrap());
     // A key is remembered, so each reservation has an owner of its own.
@@ -94,14 +73,11 @@ fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> T
         ("token bucket: reserve and commit, with an idempotency key", &bucket, true),
         ("quota: reserve and commit", &month, false),
     ];
-    let reservations = reservations.map(|(name, gate, keyed)| -> Named<'_> {
-        let (check, owner, instance) = (&check, &owner, &instance);
-        let run = move || {
-            measure_calls(server, instance, UNDER_WAY, calls, async |store, number| {
-                reserve_and_commit(store, check(gate, number), owner(), keyed).await;
-            })
-        };
-        (name, Box::new(run))
+    let reservations = reservations.map(|(name, gate, keyed)| -> NamedContender<'_> {
+        let (check, owner) = (&check, &owner);
+        bench.contender(name, &instance, async move |store, number| {
+            reserve_and_commit(store, check(gate, number), owner(), keyed).await;
+        })
     });
     let contenders = contenders.into_iter().chain(reservations);
     let (names, mut runs): (Vec<&str>, Vec<_>) = contenders.unzip();
@@ -112,8 +88,7 @@ fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> T
     for (name, cost) in names.into_iter().zip(&best) {
         let ratio = cost.server_micros / best[0].server_micros;
         let numbers = [(cost.server_micros, 2), (ratio, 2), (cost.process_micros, 2), (cost.per_second, 0)];
-        let numbers = numbers.map(|(number, decimals)| Cell::Number(number, decimals));
-        table.row([Cell::from(name)].into_iter().chain(numbers));
+        table.figures(name, numbers);
     }
     table
 }
@@ -127,7 +102,7 @@ fn renewals(server: &Server, options: &Options) -> Table {
     );
     let mut table = Table::new(title, columns);
     for (what, holders) in [("10,000 subjects with 1 slot each", SUBJECTS), ("100 subjects with 100 slots each", 100)] {
-        let (store, subjects) = (store(server), subjects(holders));
+        let (store, subjects) = (Instance::with_store(server), subjects(holders));
         let mut connection = server.connection();
         redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connection).unwrap();
         let slots = slots();
@@ -156,8 +131,7 @@ fn renewals(server: &Server, options: &Options) -> Table {
             (best * rounds_a_second / 1e3, 2),
             (best * rounds_a_second / 1e4, 2),
         ];
-        let numbers = numbers.map(|(number, decimals)| Cell::Number(number, decimals));
-        table.row([Cell::from(what)].into_iter().chain(numbers));
+        table.figures(what, numbers);
     }
     table
 }
@@ -166,7 +140,7 @@ fn renewals(server: &Server, options: &Options) -> Table {
 fn calls_beside_reservations(server: &Server, options: &Options, calls: usize) -> Table {
     let columns = ["open and remembered", "take: µs CPU of Redis", "reserve and commit: µs CPU of Redis"];
     let mut table = Table::new(format!("One token bucket with reservations, {UNDER_WAY} under way"), columns);
-    let (instance, subjects) = (store(server), subjects(1));
+    let (instance, subjects) = (Instance::with_store(server), subjects(1));
     let bucket = Gate::for_rule("api", Limit::token_bucket(1_000_000_000, Rate::per_second(1_000).unwrap()).unwrap());
     // Different costs, since equal takes are decided as one.
     let check = |number: usize| Check::new(&bucket, subjects[0], 1 + (number % 1_000) as u64);
@@ -205,12 +179,6 @@ fn slots() -> Gate {
 /// The owner of the slot that the call with this number takes.
 fn owner(number: usize) -> LeaseOwner {
     LeaseOwner::from_number(number as u64 + 1).unwrap()
-}
-
-fn store(server: &Server) -> Instance<RedisStore> {
-    // A busy machine may be slower than the default timeout.
-    let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
-    Instance::new(async || server.store_with(options).await)
 }
 
 async fn take(store: &RedisStore, check: Check<'_>, owner: Option<LeaseOwner>) {

@@ -10,7 +10,7 @@ mod common;
 use std::fmt::Write;
 use std::hint::black_box;
 
-use common::{Cell, Options, Random, Table, best_of, cpu, report};
+use common::{Options, Random, Table, best_of, cpu, report};
 use tidegate::Request;
 use tidegate_rules::RuleFile;
 
@@ -62,9 +62,8 @@ fn main() {
             contenders.push(Box::new(move || nanos(file, shape, size)));
         }
         let best = best_of(options.rounds(), &mut contenders, |one, other| one < other);
-        let numbers = best.iter().map(|nanos| Cell::Number(*nanos, 0));
-        let ratio = Cell::Number(best[SIZES.len() - 1] / best[0], 2);
-        table.row([Cell::from(shape.name)].into_iter().chain(numbers).chain([ratio]));
+        let ratio = (best[SIZES.len() - 1] / best[0], 2);
+        table.figures(shape.name, best.iter().map(|nanos| (*nanos, 0)).chain([ratio]));
     }
     report(&options, &[table]);
 }

@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use common::{Cell, Options, Random, Table, best_of, cpu, report};
+use common::{Options, Random, Table, best_of, cpu, report};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tidegate::{Limit, Limiter, MemoryStore, Period, Periods, Rate, Request, Rule, RuleSet, Window};
 
@@ -76,8 +76,7 @@ fn main() {
             let disturbed = 100.0 * (ours.waited / ours.cpu).max(theirs.waited / theirs.cpu);
             let cpu = [(threads as f64, 0), (ours.cpu, 1), (theirs.cpu, 1), (ours.cpu / theirs.cpu, 2)];
             let wall = [(1e3 / ours.wall, 2), (1e3 / theirs.wall, 2), (ours.allowed * 100.0, 0), (disturbed, 0)];
-            let numbers = cpu.into_iter().chain(wall).map(|(number, decimals)| Cell::Number(number, decimals));
-            table.row([Cell::from(workload.name.as_str())].into_iter().chain(numbers));
+            table.figures(&workload.name, cpu.into_iter().chain(wall));
         }
     }
     report(&options, &[table, kinds(&options)]);
@@ -103,7 +102,7 @@ fn kinds(options: &Options) -> Table {
     }
     let best = best_of(options.rounds(), &mut contenders, Round::beats);
     for ((name, _), round) in limiters.iter().zip(&best) {
-        table.row([Cell::from(*name), Cell::Number(round.cpu, 1)]);
+        table.figures(name, [(round.cpu, 1)]);
     }
     table
 }

@@ -42,8 +42,7 @@ fn limits(options: &Options) -> Table {
         let value = value.map_or(f64::NAN, |value| value as f64);
         let counts = [(keys as f64, 0), (requests as f64, 0), (name as f64, 0), (value, 0)];
         let bytes = [(bytes[0], 1), (bytes[1], 1), (bytes[0] / integers[0], 2), (bytes[1] / integers[1], 2)];
-        let numbers = counts.into_iter().chain(bytes).map(|(number, decimals)| Cell::Number(number, decimals));
-        table.row([Cell::from(what)].into_iter().chain(numbers));
+        table.figures(what, counts.into_iter().chain(bytes));
     };
 
     row("by hand: integer, TTL", keys, 1, &|server| server.commands(keys, &[0], counter));

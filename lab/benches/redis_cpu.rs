@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{BenchServer, Cell, Contender, Options, Table, best_of, report};
+use common::{BenchServer, Contender, Options, Table, best_of, report};
 use conformance::server::{KINDS, Kind, Server};
 use redis::{Cmd, cmd};
 use tidegate::spi::Gate;
@@ -56,7 +56,7 @@ fn measure(kind: Kind, options: &Options) -> Table {
     let columns = ["what", "µs CPU", "to TIME, GET, SET PX"];
     let mut table = Table::new(format!("{kind:?}: CPU time of the server for one call"), columns);
     for (name, micros) in names.into_iter().zip(best) {
-        table.row([Cell::Text(name), Cell::Number(micros, 2), Cell::Number(micros / bare_state, 2)]);
+        table.figures(&name, [(micros, 2), (micros / bare_state, 2)]);
     }
     table
 }

@@ -5,14 +5,13 @@
 
 mod common;
 
-use std::future::pending;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use common::{Cell, Contender, Options, Table, best_of, cpu, report};
+use common::{Contender, Options, Table, best_of, cpu, report};
+use conformance::suite::start_gateway;
 use tidegate::{Limiter, MemoryStore};
 use tidegate_rules::RuleFile;
-use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -44,7 +43,7 @@ fn main() {
     let title = format!("Streams of {events} events through the gateway");
     let mut table = Table::new(title, ["tokens", "CPU ns an event", "first byte µs"]);
     for ((name, ..), cost) in rows.iter().zip(best) {
-        table.row([Cell::from(*name), Cell::Number(cost.nanos_per_event, 0), Cell::Number(cost.first_byte_micros, 1)]);
+        table.figures(name, [(cost.nanos_per_event, 0), (cost.first_byte_micros, 1)]);
     }
     report(&options, &[table]);
 }
@@ -91,11 +90,7 @@ async fn gateway(upstream: SocketAddr, usage: &str) -> SocketAddr {
     );
     let file = RuleFile::parse("rules.yaml", &rules).unwrap_or_else(|report| panic!("{report}"));
     let layer = LimitLayer::new(Limiter::new(file.rules().clone(), MemoryStore::new()));
-    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(gateway.serve(listener, layer, pending()));
-    address
+    start_gateway(upstream, layer).await.0
 }
 
 /// An upstream that writes each event by itself.

@@ -1,16 +1,14 @@
-//! The attack suite: every [attack](Attack) by a hostile client, over real sockets, on a real store in every [state](StoreState). Each
+//! The attack suite: every [attack](Attack) by a client, over real sockets, on a real store in every [state](StoreState). Each
 //! run yields an [`AttackOutcome`], which knows what is promised; tests assert it, and `make attacks` prints it.
 
 mod assault;
 mod attack;
 mod bystander;
-mod http_client;
 mod outcome;
 mod page;
 mod scale;
 mod stream_resets;
 mod target;
-mod upstream;
 
 use std::sync::Arc;
 
@@ -20,9 +18,10 @@ pub use self::attack::{ATTACKS, Attack, Door, StoreState};
 pub use self::bystander::BystanderCounts;
 use self::bystander::Bystanders;
 pub use self::outcome::AttackOutcome;
-pub use self::page::{FIGURES, figures, promises, row_start};
+pub use self::page::{figures, promises, row_start};
 pub use self::scale::{Scale, TIMEOUT};
 use self::target::Target;
+pub use crate::page::FIGURES;
 use conformance::server::Kind;
 use conformance::witness::Witness;
 

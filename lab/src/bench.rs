@@ -17,7 +17,6 @@ mod options;
 mod request_template;
 mod server_under_test;
 mod shared;
-mod upstream;
 mod url;
 
 use std::sync::Arc;
@@ -29,12 +28,11 @@ use tidegate_server::command::{Exit, Failure, Output, stop_signal, tokio_timer};
 
 pub(crate) use options::BenchArgs;
 
-use crate::traffic::{self, Connection, RequestError};
+use crate::traffic::{self, Upstream};
 use core_assignment::CoreAssignment;
 use measurement::Measurement;
 use options::Target;
 use server_under_test::ServerUnderTest;
-use upstream::Upstream;
 
 /// Runs `tidegate-lab bench`.
 pub(crate) fn run(arguments: &BenchArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
@@ -62,7 +60,7 @@ pub(crate) fn run(arguments: &BenchArgs, output: &mut Output<'_>) -> Result<Exit
     let measurements = run_until_signal(async {
         tokio::select! {
             measurements = measure(arguments, &servers, &timer, output) => measurements,
-            result = upstream.serve() => {
+            result = upstream.serve(|_| ()) => {
                 Err(Failure::usage(format!("the upstream of the gateways stopped: {:?}", result.err())))
             }
         }
@@ -130,11 +128,12 @@ async fn measure(
     let mut measurements = Vec::new();
     for (server, cpu) in servers.iter().zip(best) {
         output.progress(format_args!("latencies: {}", server.kind.title()));
-        let connections = open_warm_connections(server, arguments).await?;
+        let failed = |reason: String| no_figures(server.kind.title(), &reason);
+        let connections = load::open_warm_connections(&server.template, arguments.connections).await.map_err(failed)?;
         let latencies = load::open_loop(connections, &server.template, arguments.rate, arguments.seconds, timer).await;
-        let latencies = latencies.map_err(|reason| measure_failure(server, &reason))?;
+        let latencies = latencies.map_err(failed)?;
         if latencies.unanswered() > 0 {
-            return Err(measure_failure(server, "some requests got no response"));
+            return Err(failed("some requests got no response".to_owned()));
         }
         measurements.push(Measurement { kind: server.kind, cpu, latencies });
     }
@@ -144,26 +143,17 @@ async fn measure(
 
 /// The CPU time of one request, averaged over one round.
 async fn measure_cpu(server: &ServerUnderTest, arguments: &BenchArgs) -> Result<Duration, Failure> {
-    let connections = open_warm_connections(server, arguments).await?;
-    let before = server.process.cpu_time()?;
-    let done = load::closed_loop(connections, &server.template, arguments.requests).await;
-    done.map_err(|reason| measure_failure(server, &reason))?;
-    let spent = server.process.cpu_time()?.saturating_sub(before);
+    let failed = |reason: String| no_figures(server.kind.title(), &reason);
+    let connections = load::open_warm_connections(&server.template, arguments.connections).await.map_err(failed)?;
+    let before = traffic::cpu_time(&server.process)?;
+    load::closed_loop(connections, &server.template, arguments.requests).await.map_err(failed)?;
+    let spent = traffic::cpu_time(&server.process)?.saturating_sub(before);
     Ok(Duration::from_secs_f64(spent.as_secs_f64() / arguments.requests as f64))
 }
 
-/// Opens connections and uses each a few times, so that connecting is not part of what is measured.
-async fn open_warm_connections(server: &ServerUnderTest, arguments: &BenchArgs) -> Result<Vec<Connection>, Failure> {
-    let template = &server.template;
-    let opened = Connection::open_many(template.protocol, &template.authority, arguments.connections).await;
-    let connections = opened.map_err(|error: RequestError| measure_failure(server, &error.to_string()))?;
-    let warm_up_requests = u64::from(arguments.connections) * 4;
-    let warm = load::closed_loop(connections, template, warm_up_requests).await;
-    warm.map_err(|reason| measure_failure(server, &reason))
-}
-
-fn measure_failure(server: &ServerUnderTest, reason: &str) -> Failure {
-    Failure::usage(format!("{}: {reason}; there are no figures", server.kind.title()))
+/// The failure of a measurement.
+fn no_figures(server: &str, reason: &str) -> Failure {
+    Failure::usage(format!("{server}: {reason}; there are no figures"))
 }
 
 fn print_results(

@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Cause every fault of the store under load, print the results, and write docs/faults.md
     Faults(SuiteArgs),
-    /// Carry out every attack of a hostile client, print the results, and write docs/attacks.md
+    /// Carry out every attack by a client, print the results, and write docs/attacks.md
     Attacks(SuiteArgs),
     /// Kill the processes of the ledger under load, print the results, and write docs/ledger-crashes.md
     LedgerCrashes(CrashArgs),

@@ -10,26 +10,24 @@
 mod call;
 mod client;
 mod environment;
-mod http_client;
 mod inspection;
 mod instance;
 mod ledger_rows;
 mod load;
 mod outcome;
 mod page;
-mod postgres_part;
 mod promises;
 mod rules;
 mod run;
 mod scenario;
 mod strike;
-mod waiting;
 
+pub use crate::page::FIGURES;
 pub use call::{Answer, CallKind, CallRecord};
 pub use ledger_rows::{EntryRow, LedgerRows};
 pub use load::CLIENTS;
 pub use outcome::{Counts, RoundOutcome};
-pub use page::{FIGURES, figures, promises};
+pub use page::{figures, promises};
 pub use promises::{AccountEvidence, StoreLoss};
 pub use rules::{Account, Quota};
 pub use run::{RunOptions, run};

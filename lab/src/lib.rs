@@ -21,8 +21,10 @@ mod bench;
 mod cli;
 pub mod faults;
 pub mod ledger_crashes;
+mod page;
 mod suite_commands;
 mod surge;
+pub mod table;
 mod traffic;
 
 use std::ffi::OsString;

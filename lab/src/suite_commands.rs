@@ -81,7 +81,7 @@ pub(crate) fn faults(arguments: &SuiteArgs, output: &mut Output<'_>) -> Result<E
     let (mut rows, mut leases) = (Vec::new(), Vec::new());
     runtime()?.block_on(async {
         for fault in chosen {
-            output.info(&format!("{}: {}", fault.name(), fault.injection()));
+            output.info(format!("{}: {}", fault.name(), fault.injection()));
             // In a task, so that all threads of the runtime can run it.
             let run = tokio::spawn(async move { faults::run(fault, kind, scale, &Semaphore::new(1)).await });
             let (by_policy, holders) = run.await.expect("a fault that ends");
@@ -130,7 +130,7 @@ pub(crate) fn ledger_crashes(arguments: &CrashArgs, output: &mut Output<'_>) -> 
     let mut outcomes = Vec::new();
     runtime()?.block_on(async {
         for &seed in &seeds {
-            output.info(&format!("seed {seed}: {} rounds", arguments.rounds));
+            output.info(format!("seed {seed}: {} rounds", arguments.rounds));
             let mut runs = JoinSet::new();
             for &deployment in &deployments {
                 runs.spawn(ledger_crashes::run(RunOptions {
@@ -161,7 +161,7 @@ fn finish(
 ) -> Result<Exit, Failure> {
     output.print(figures);
     if !problems.is_empty() {
-        output.info(&format!("not every promise is kept:\n{}", problems.join("\n")));
+        output.info(format!("not every promise is kept:\n{}", problems.join("\n")));
         return Ok(Exit::Negative);
     }
     if let Some((name, promises)) = page {

@@ -1,13 +1,15 @@
-//! What all load is made of: request schedules, client connections, server processes and latency histograms.
+//! What all load is made of: request schedules, client connections, workers, an upstream, a Redis server and latency histograms.
 
 mod connection;
 mod open_files;
 mod redis_server;
 mod schedule;
-mod server_process;
+mod upstream;
+mod workers;
 
 use std::time::Duration;
 
+use conformance::process::Process;
 use hdrhistogram::Histogram;
 use tidegate_server::command::Failure;
 
@@ -15,7 +17,8 @@ pub(crate) use connection::{Connection, DEFAULT_TIMEOUT, HttpResponse, Protocol,
 pub(crate) use open_files::raise_file_limit;
 pub(crate) use redis_server::RedisServer;
 pub(crate) use schedule::Schedule;
-pub(crate) use server_process::ServerProcess;
+pub(crate) use upstream::{RESPONSE_BODY, Upstream};
+pub(crate) use workers::{Pace, Workers};
 
 /// Upper bound of the histograms: one hour. Longer latencies are recorded as one hour.
 const MAX_LATENCY_MICROS: u64 = 3_600_000_000;
@@ -29,6 +32,16 @@ pub(crate) fn histogram() -> Histogram<u64> {
 /// Whole microseconds; saturates at `u64::MAX`.
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The failure of a server that exits before it listens, with its output.
+pub(crate) fn exit_failure(output: &str) -> Failure {
+    Failure::usage(format!("a server to be measured exited:\n{}", output.trim_end()))
+}
+
+/// The CPU time of a server under load.
+pub(crate) fn cpu_time(process: &Process) -> Result<Duration, Failure> {
+    process.cpu_time().map_err(|error| Failure::usage(format!("cannot read the CPU time of a server: {error}")))
 }
 
 /// The failure to start a tokio runtime.

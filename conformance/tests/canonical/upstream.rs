@@ -12,10 +12,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use crate::canonical::judge::ReportFormat;
-use conformance::process::{Process, program, until};
+use conformance::process::{Process, program};
 use conformance::server::free_port;
 
 /// A running upstream.
@@ -27,7 +27,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    pub(crate) async fn nginx() -> Self {
+    pub(crate) fn nginx() -> Self {
         // Another process may take the port first: then nginx exits, and is started on another port.
         for _ in 0..20 {
             let (directory, port) = (TempDir::new().unwrap(), free_port());
@@ -36,42 +36,31 @@ impl Upstream {
             let mut command = Command::new(program("nginx"));
             command.arg("-p").arg(directory.path()).args(["-c", "nginx.conf", "-e", "stderr"]);
             command.args(["-g", "daemon off; master_process off;"]);
-            let mut process = Process::start(&mut command, directory.path(), "nginx");
+            let mut process = Process::start(&mut command);
             let address = SocketAddr::from(([127, 0, 0, 1], port));
-            let is_up = until("nginx listens", async || {
-                if process.has_ended() {
-                    return Some(false);
-                }
-                TcpStream::connect(address).await.ok().map(|_| true)
-            })
-            .await;
-            if is_up {
+            if process.wait_until_listening(address).is_ok() {
                 return Self { address, format: ReportFormat::Lines, _process: Some(process), _directory: directory };
             }
         }
         panic!("nginx does not start")
     }
 
-    pub(crate) async fn flask() -> Self {
+    pub(crate) fn flask() -> Self {
         let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/python/bin/python");
-        Self::script(python, "flask_app.py", include_str!("upstreams/flask_app.py")).await
+        Self::script(python, "flask_app.py", include_str!("upstreams/flask_app.py"))
     }
 
-    pub(crate) async fn node() -> Self {
-        Self::script(program("node"), "node_app.js", include_str!("upstreams/node_app.js")).await
+    pub(crate) fn node() -> Self {
+        Self::script(program("node"), "node_app.js", include_str!("upstreams/node_app.js"))
     }
 
     /// Starts a program that prints its port.
-    async fn script(program: PathBuf, name: &str, text: &str) -> Self {
+    fn script(program: PathBuf, name: &str, text: &str) -> Self {
         let directory = TempDir::new().unwrap();
         std::fs::write(directory.path().join(name), text).unwrap();
-        let mut process = Process::start(Command::new(program).arg(name), directory.path(), name);
-        let port = until("the upstream listens", async || {
-            let output = process.output();
-            assert!(!process.has_ended(), "{name} has ended: {output}");
-            output.lines().find_map(|line| line.strip_prefix("port ")?.parse::<u16>().ok())
-        })
-        .await;
+        let mut process = Process::start(Command::new(program).arg(name).current_dir(directory.path()));
+        let line = process.wait_for_line("port ").unwrap_or_else(|output| panic!("{name} has ended: {output}"));
+        let port: u16 = line["port ".len()..].trim().parse().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         Self { address, format: ReportFormat::Json, _process: Some(process), _directory: directory }
     }

@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 
-use crate::doors::client::{HttpResponse, request};
+use crate::doors::backend::ProxyResponse;
+use crate::doors::client::request;
 use crate::doors::setup::Setup;
+use conformance::http_client::HttpResponse;
 
 /// What a proxy supports.
 pub(crate) struct ProxyCapabilities {

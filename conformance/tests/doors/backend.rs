@@ -10,6 +10,7 @@ use axum::extract::{Path, Request};
 use axum::http::StatusCode;
 use axum::routing::any;
 use axum::{Json, Router};
+use conformance::http_client::HttpResponse;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -17,6 +18,34 @@ use tokio::net::TcpListener;
 pub(crate) struct Service {
     address: SocketAddr,
     aborted_requests: Arc<AtomicU32>,
+}
+
+/// A response through a proxy.
+pub(crate) trait ProxyResponse {
+    /// Whether it has `Retry-After` and `retry-after-ms`, and both say the same.
+    fn has_both_retry_times(&self) -> bool;
+    /// The request line that the backend received, if any.
+    fn backend_request_line(&self) -> Option<String>;
+    /// All values of a header that the backend received.
+    fn backend_values(&self, name: &str) -> Vec<String>;
+}
+
+impl ProxyResponse for HttpResponse {
+    fn has_both_retry_times(&self) -> bool {
+        let millis = self.field("retry-after-ms").map(|millis| millis.parse::<u64>().unwrap());
+        millis.is_some_and(|millis| self.retry_after() == Some(millis.div_ceil(1_000)))
+    }
+
+    fn backend_request_line(&self) -> Option<String> {
+        Some(serde_json::from_slice::<Value>(&self.body).ok()?["request_line"].as_str()?.to_owned())
+    }
+
+    fn backend_values(&self, name: &str) -> Vec<String> {
+        let seen = self.json();
+        let fields = seen["fields"].as_array().unwrap_or_else(|| panic!("not a response of the backend: {self:?}"));
+        let of_name = fields.iter().filter(|field| field[0] == name);
+        of_name.map(|field| field[1].as_str().unwrap().to_owned()).collect()
+    }
 }
 
 impl Service {

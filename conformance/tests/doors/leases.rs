@@ -1,14 +1,15 @@
 //! Leases over HTTP, of several instances on one store.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use conformance::serve_process::ServeProcess;
 use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::doors::client::{HttpResponse, local_request};
-use crate::doors::setup::Tidegate;
+use crate::doors::client::local_request;
+use crate::doors::setup::start_tidegate_with_rules;
+use conformance::http_client::HttpResponse;
 
 /// A lease that does not run out, however busy the machine is.
 const RULES: &str = "\
@@ -20,23 +21,23 @@ rules:
 /// Two instances on one store.
 struct Fleet {
     store: Server,
-    instances: [Tidegate; 2],
+    instances: [ServeProcess; 2],
     _directories: [TempDir; 2],
 }
 
 impl Fleet {
-    async fn start(store: Server) -> Self {
+    fn start(store: Server) -> Self {
         let directories = [TempDir::new().unwrap(), TempDir::new().unwrap()];
         let rules: PathBuf = directories[0].path().join("rules.yaml");
         std::fs::write(&rules, RULES).unwrap();
         let url = store.url();
-        let start = |index: usize| Tidegate::start_with_rules(&rules, directories[index].path(), &url, &[]);
-        let instances = [start(0).await, start(1).await];
+        let start = |index: usize| start_tidegate_with_rules(&rules, directories[index].path(), &url, &[]);
+        let instances = [start(0), start(1)];
         Self { store, instances, _directories: directories }
     }
 
     async fn call(&self, instance: usize, line: &str, body: &str) -> HttpResponse {
-        let to = SocketAddr::from(([127, 0, 0, 1], self.instances[instance].http));
+        let to = self.instances[instance].http();
         let request = local_request(line).with("content-type", "application/json").body(body);
         request.try_send(to).await.expect("an answer")
     }
@@ -66,7 +67,7 @@ fn renewed((status, body): (u16, Value)) -> String {
 #[tokio::test]
 async fn a_lease_is_renewed_and_released_by_any_instance() {
     for kind in KINDS {
-        let fleet = Fleet::start(Server::start(kind)).await;
+        let fleet = Fleet::start(Server::start(kind));
         let (first, second) = (fleet.take(0).await.unwrap(), fleet.take(1).await.unwrap());
         assert_eq!((fleet.take(0).await, fleet.take(1).await), (None, None));
         let first = renewed(fleet.renew(1, &first).await);
@@ -82,7 +83,7 @@ async fn a_lease_is_renewed_and_released_by_any_instance() {
 #[tokio::test]
 async fn holders_go_on_after_redis_was_emptied_and_new_ones_are_judged_by_what_is_known() {
     for kind in KINDS {
-        let fleet = Fleet::start(Server::start(kind)).await;
+        let fleet = Fleet::start(Server::start(kind));
         let (first, second) = (fleet.take(0).await.unwrap(), fleet.take(1).await.unwrap());
         let first = renewed(fleet.renew(0, &first).await);
         let _: () = redis::cmd("FLUSHALL").query(&mut fleet.store.connection()).unwrap();
@@ -99,7 +100,7 @@ async fn holders_go_on_after_redis_was_emptied_and_new_ones_are_judged_by_what_i
 /// Its memory has no room for a new key, but a release needs none.
 #[tokio::test]
 async fn slots_are_released_while_redis_is_out_of_memory() {
-    let fleet = Fleet::start(Server::start(KINDS[0])).await;
+    let fleet = Fleet::start(Server::start(KINDS[0]));
     let (first, second) = (fleet.take(0).await.unwrap(), fleet.take(1).await.unwrap());
     let mut connection = fleet.store.connection();
     let mut set_memory = |bytes: &str| {

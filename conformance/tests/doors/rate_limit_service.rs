@@ -10,7 +10,7 @@ use tidegate_server::envoy::messages::{Code, Entry, RateLimitDescriptor, RateLim
 use tonic::Request;
 use tonic::transport::Channel;
 
-use crate::doors::setup::{Tidegate, deployed};
+use crate::doors::setup::{deployed, start_tidegate};
 
 /// The distance of the store: more than the 15 ms that a decision has by default.
 const DISTANCE: Duration = Duration::from_millis(20);
@@ -32,8 +32,8 @@ async fn a_distant_store_decides_every_call_whose_deadline_and_budget_allow_it()
         proxy.inject(NetworkFault::DelayReplies(DISTANCE)).await;
         let (folder, url) = (deployed("envoy/ratelimit"), format!("redis://127.0.0.1:{}", proxy.port()));
         let flags = ["--envoy-config", folder.to_str().unwrap(), "--store-budget", "2000"];
-        let tidegate = Tidegate::start(directory.path(), &url, &flags).await;
-        let channel = Channel::from_shared(format!("http://127.0.0.1:{}", tidegate.grpc)).unwrap();
+        let tidegate = start_tidegate(directory.path(), &url, &flags);
+        let channel = Channel::from_shared(format!("http://{}", tidegate.grpc())).unwrap();
         let mut client = RateLimitClient::new(channel.connect().await.unwrap());
         let mut codes = Vec::new();
         for _ in 0..8 {

@@ -1,16 +1,16 @@
 //! Reservations over HTTP, of several instances on one store.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use conformance::serve_process::ServeProcess;
 use conformance::server::{KINDS, Server};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::doors::client::local_request;
-use crate::doors::setup::Tidegate;
-use conformance::process::until;
+use crate::doors::setup::start_tidegate_with_rules;
+use conformance::poll::wait_for_some;
 
 /// Windows that do not end during a test, and two limits, so that a reservation has several parts.
 const RULES: &str = "\
@@ -30,24 +30,24 @@ rules:
 
 /// Two instances on one store.
 struct Fleet {
-    instances: [Tidegate; 2],
+    instances: [ServeProcess; 2],
     _store: Server,
     _directories: [TempDir; 2],
 }
 
 impl Fleet {
-    async fn start(store: Server, flags: &[&str]) -> Self {
+    fn start(store: Server, flags: &[&str]) -> Self {
         let directories = [TempDir::new().unwrap(), TempDir::new().unwrap()];
         let rules: PathBuf = directories[0].path().join("rules.yaml");
         std::fs::write(&rules, RULES).unwrap();
         let url = store.url();
-        let start = |index: usize| Tidegate::start_with_rules(&rules, directories[index].path(), &url, flags);
-        let instances = [start(0).await, start(1).await];
+        let start = |index: usize| start_tidegate_with_rules(&rules, directories[index].path(), &url, flags);
+        let instances = [start(0), start(1)];
         Self { instances, _store: store, _directories: directories }
     }
 
     async fn post(&self, instance: usize, path: &str, body: &Value) -> (u16, Value) {
-        let to = SocketAddr::from(([127, 0, 0, 1], self.instances[instance].http));
+        let to = self.instances[instance].http();
         let request = local_request(&format!("POST {path}")).with("content-type", "application/json");
         let response = request.body(&body.to_string()).try_send(to).await.expect("an answer");
         (response.status, response.json())
@@ -106,7 +106,7 @@ fn ended() -> (u16, Value) {
 #[tokio::test]
 async fn a_reservation_is_committed_and_released_by_any_instance_and_every_step_can_be_repeated() {
     for kind in KINDS {
-        let fleet = Fleet::start(Server::start(kind), &[]).await;
+        let fleet = Fleet::start(Server::start(kind), &[]);
         let id = fleet.reserved(0, "a", 400).await;
         assert_eq!((fleet.left(0).await, fleet.left(1).await), ([600, 99_600], [600, 99_600]));
         assert_eq!(fleet.reserved(1, "a", 400).await, id, "the same reservation, with the same id");
@@ -131,7 +131,7 @@ async fn a_reservation_is_committed_and_released_by_any_instance_and_every_step_
 #[tokio::test]
 async fn a_commit_of_a_thousand_times_the_reservation_and_forged_ids_leave_bystanders_alone() {
     for kind in KINDS {
-        let fleet = Fleet::start(Server::start(kind), &[]).await;
+        let fleet = Fleet::start(Server::start(kind), &[]);
         let id = fleet.reserved(0, "a", 10).await;
         let forged = format!("{}A{}", &id[..10], &id[11..]);
         let invalid = (400, json!("invalid_reservation"));
@@ -151,9 +151,9 @@ async fn a_commit_of_a_thousand_times_the_reservation_and_forged_ids_leave_bysta
 #[tokio::test]
 async fn a_reservation_that_has_run_out_is_not_found_at_any_instance_and_charges_nothing() {
     for kind in KINDS {
-        let fleet = Fleet::start(Server::start(kind), &["--reservation-ttl", "1"]).await;
+        let fleet = Fleet::start(Server::start(kind), &["--reservation-ttl", "1"]);
         let id = fleet.reserved(0, "a", 400).await;
-        until("it runs out", async || (fleet.outstanding(1).await == [0, 0]).then_some(())).await;
+        wait_for_some("it runs out", async || (fleet.outstanding(1).await == [0, 0]).then_some(())).await;
         let gone = (404, json!("reservation_not_found"));
         assert_eq!((fleet.commit(1, &id, 400).await, fleet.release(0, &id).await), (gone.clone(), gone));
         assert_eq!(fleet.left(0).await, [1_000, 100_000]);
@@ -163,7 +163,7 @@ async fn a_reservation_that_has_run_out_is_not_found_at_any_instance_and_charges
 /// The limit holds for the sum of what is consumed and reserved, however many callers there are.
 #[tokio::test]
 async fn concurrent_reservations_at_two_instances_never_exceed_the_limit() {
-    let fleet = Fleet::start(Server::start(KINDS[0]), &[]).await;
+    let fleet = Fleet::start(Server::start(KINDS[0]), &[]);
     let calls: Vec<_> = (0..24).map(|call| (call % 2, format!("call-{call}"))).collect();
     let answers = join_all(calls.iter().map(|(instance, key)| fleet.reserve(*instance, key, 100))).await;
     let ids: Vec<&str> = answers.iter().filter_map(|(_, answer)| answer["reservation"]["id"].as_str()).collect();

@@ -7,9 +7,12 @@ use std::process::Command;
 use conformance::server::{Kind, Server};
 use tempfile::TempDir;
 
-use crate::doors::backend::Service;
-use crate::doors::client::{HttpRequest, HttpResponse, request};
-use conformance::process::{Process, until};
+use crate::doors::backend::{ProxyResponse, Service};
+use crate::doors::client::{HttpRequest, request};
+use conformance::http_client::HttpResponse;
+use conformance::poll::wait_for_some;
+use conformance::process::Process;
+use conformance::serve_process::ServeProcess;
 use conformance::server::free_port;
 
 /// How a proxy is started with the files of its folder in `deploy/`.
@@ -28,18 +31,10 @@ pub(crate) struct Recipe {
 pub(crate) struct Setup {
     proxy: Process,
     address: SocketAddr,
-    tidegate: Process,
+    tidegate: ServeProcess,
     store: Server,
     pub(crate) service: Service,
     _directory: TempDir,
-}
-
-/// A `tidegate serve` process with the shared rules.
-pub(crate) struct Tidegate {
-    process: Process,
-    pub(crate) http: u16,
-    pub(crate) grpc: u16,
-    pub(crate) admin: u16,
 }
 
 /// The ports that replace 8000, 8079, 3000, 8080 and 8081 of `deploy/`.
@@ -63,18 +58,19 @@ impl Setup {
         let directory = TempDir::new().unwrap();
         let service = Service::start().await;
         let store = Server::start(Kind::Redis);
-        let Tidegate { process: tidegate, http, grpc, .. } =
-            Tidegate::start(directory.path(), &store.url(), flags).await;
+        let tidegate = start_tidegate(directory.path(), &store.url(), flags);
+        let [http, grpc] = [tidegate.http(), tidegate.grpc()].map(|address| address.port());
+        let mut output = String::new();
         // Another process may take the proxy's port first: then the proxy exits, and is started on another port.
         for _ in 0..20 {
             let ports = Ports { proxy: free_port(), questions: free_port(), service: service.port(), http, grpc };
             let address = SocketAddr::from(([127, 0, 0, 1], ports.proxy));
-            if let Some(proxy) = start(recipe, directory.path(), ports).await {
-                return Self { proxy, address, tidegate, store, service, _directory: directory };
+            match start(recipe, directory.path(), ports).await {
+                Ok(proxy) => return Self { proxy, address, tidegate, store, service, _directory: directory },
+                Err(errors) => output = errors,
             }
         }
-        let log = std::fs::read_to_string(directory.path().join(format!("{}.log", recipe.folder)));
-        panic!("{} does not start: {log:?}", recipe.folder)
+        panic!("{} does not start: {output}", recipe.folder)
     }
 
     /// Sends a request through the proxy.
@@ -104,47 +100,27 @@ pub(crate) fn deployed(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path)
 }
 
-impl Tidegate {
-    /// Starts it with the store at this URL.
-    pub(crate) async fn start(directory: &Path, store: &str, flags: &[&str]) -> Self {
-        Self::start_with_rules(&deployed("rules.yaml"), directory, store, flags).await
-    }
-
-    /// Starts it with the rules in this file.
-    pub(crate) async fn start_with_rules(rules: &Path, directory: &Path, store: &str, flags: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate-under-test"));
-        command.args(["serve", "--store", store, "--secret", "s1", "--rules"]).arg(rules);
-        command.args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(flags);
-        let mut process = Process::start(&mut command, directory, "tidegate");
-        let said = until("tidegate listens", async || {
-            let said = process.output();
-            assert!(!process.has_ended(), "tidegate has ended: {said}");
-            said.contains("\nrules ").then_some(said)
-        })
-        .await;
-        let port = |name: &str| {
-            let line = said.lines().find(|line| line.starts_with(name)).unwrap();
-            let port = line.split("127.0.0.1:").nth(1).unwrap();
-            port.split(|end: char| !end.is_ascii_digit()).next().unwrap().parse().unwrap()
-        };
-        Self { http: port("check API"), grpc: port("Envoy RLS"), admin: port("metrics"), process }
-    }
-
-    /// Its output so far.
-    pub(crate) fn output(&self) -> String {
-        self.process.output()
-    }
+/// Starts `tidegate serve` in this directory, with the rules of `deploy/` and the store at this URL.
+pub(crate) fn start_tidegate(directory: &Path, store: &str, flags: &[&str]) -> ServeProcess {
+    start_tidegate_with_rules(&deployed("rules.yaml"), directory, store, flags)
 }
 
-/// Starts a proxy and waits until the backend answers through it; None if the proxy exits before.
-async fn start(recipe: &Recipe, directory: &Path, ports: Ports) -> Option<Process> {
+/// The same with the rules in this file.
+pub(crate) fn start_tidegate_with_rules(rules: &Path, directory: &Path, store: &str, flags: &[&str]) -> ServeProcess {
+    let mut command = ServeProcess::command(Path::new(env!("CARGO_BIN_EXE_tidegate-under-test")));
+    command.args(["--store", store, "--secret", "s1", "--rules"]).arg(rules).args(flags).current_dir(directory);
+    ServeProcess::start(&mut command)
+}
+
+/// Starts a proxy and waits until the backend answers through it. The error is the output of a proxy that exits before.
+async fn start(recipe: &Recipe, directory: &Path, ports: Ports) -> Result<Process, String> {
     for file in recipe.files {
         let text = std::fs::read_to_string(deployed(recipe.folder).join(file)).unwrap();
         std::fs::write(directory.join(file), ports.replace_ports(&apply_replacements(recipe, &text))).unwrap();
     }
-    let mut proxy = Process::start(&mut (recipe.command)(directory), directory, recipe.folder);
+    let mut proxy = Process::start((recipe.command)(directory).current_dir(directory));
     let address = SocketAddr::from(([127, 0, 0, 1], ports.proxy));
-    let up = until("the service answers through the proxy", async || {
+    let is_up = wait_for_some("the service answers through the proxy", async || {
         if proxy.has_ended() {
             return Some(false);
         }
@@ -153,7 +129,7 @@ async fn start(recipe: &Recipe, directory: &Path, ports: Ports) -> Option<Proces
         (response.backend_request_line().as_deref() == Some("GET /ready")).then_some(true)
     })
     .await;
-    up.then_some(proxy)
+    if is_up { Ok(proxy) } else { Err(proxy.output()) }
 }
 
 /// Applies the replacements of a recipe.

@@ -151,7 +151,7 @@ async fn a_killed_postgresql_is_unavailable_and_has_everything_after_its_restart
     let ledger = Ledger::open(&url).await.unwrap();
     let entries = [consume(100, 3), consume(100, 4)];
     ledger.post(&entries[..1]).await.unwrap();
-    server.kill9();
+    server.kill();
     let error = ledger.post(&entries).await.unwrap_err();
     assert_eq!((error.kind(), error.is_transient()), (LedgerErrorKind::Unavailable, true), "{error}");
     let error = Ledger::open(&url).await.unwrap_err();

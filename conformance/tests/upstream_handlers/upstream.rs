@@ -6,9 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
-use tokio::net::TcpStream;
 
-use conformance::process::{Process, program, until};
+use conformance::process::{Process, program};
 use conformance::server::free_port;
 
 /// nginx decodes a path, removes empty segments and resolves dots before it chooses a location.
@@ -71,7 +70,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    pub(crate) async fn start_nginx() -> Self {
+    pub(crate) fn start_nginx() -> Self {
         Self::start("nginx", |directory, port| {
             std::fs::write(directory.join("nginx.conf"), NGINX_CONF.replace("PORT", &port.to_string())).unwrap();
             let mut command = Command::new(program("nginx"));
@@ -80,10 +79,9 @@ impl Upstream {
             command.args(["-g", "daemon off; master_process off;"]);
             command
         })
-        .await
     }
 
-    pub(crate) async fn start_flask() -> Self {
+    pub(crate) fn start_flask() -> Self {
         Self::start("flask", |directory, port| {
             std::fs::write(directory.join("app.py"), FLASK_APP).unwrap();
             let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/python/bin/python");
@@ -92,23 +90,15 @@ impl Upstream {
             command.arg("app.py").arg(port.to_string());
             command
         })
-        .await
     }
 
     /// Starts a server. Another process may take its port first: then it exits, and is started on another port.
-    async fn start(name: &str, command: impl Fn(&Path, u16) -> Command) -> Self {
+    fn start(name: &str, command: impl Fn(&Path, u16) -> Command) -> Self {
         for _ in 0..20 {
             let (directory, port) = (TempDir::new().unwrap(), free_port());
-            let mut process = Process::start(&mut command(directory.path(), port), directory.path(), name);
+            let mut process = Process::start(command(directory.path(), port).current_dir(directory.path()));
             let address = SocketAddr::from(([127, 0, 0, 1], port));
-            let is_up = until("the upstream listens", async || {
-                if process.has_ended() {
-                    return Some(false);
-                }
-                TcpStream::connect(address).await.is_ok().then_some(true)
-            })
-            .await;
-            if is_up {
+            if process.wait_until_listening(address).is_ok() {
                 return Self { address, _process: process, _directory: directory };
             }
         }

@@ -5,11 +5,11 @@ use std::thread;
 
 use conformance::server::Server;
 use futures_util::future::join_all;
-use rustix::time::{ClockId, clock_gettime};
 use tidegate::{Clock, SystemClock};
+use tidegate_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
 
-use super::cpu;
+use super::{Contender, cpu, patient_options};
 
 /// The part of the calls that is made before the measurement begins.
 const WARM_UP_SHARE: usize = 10;
@@ -30,6 +30,19 @@ pub(crate) struct CallCost {
     /// Calls in a second of wall time.
     pub(crate) per_second: f64,
 }
+
+/// How contenders are measured.
+#[derive(Clone, Copy)]
+pub(crate) struct CallBench<'s> {
+    pub(crate) server: &'s Server,
+    /// Callers of each instance.
+    pub(crate) callers: usize,
+    /// Calls of all of them.
+    pub(crate) calls: usize,
+}
+
+/// A contender, and its row in the table.
+pub(crate) type NamedContender<'c> = (&'static str, Contender<'c, CallCost>);
 
 impl<C: Sync> Instance<C> {
     pub(crate) fn new(connect: impl AsyncFnOnce() -> C) -> Self {
@@ -58,6 +71,26 @@ impl<C: Sync> Instance<C> {
     }
 }
 
+impl Instance<RedisStore> {
+    /// An instance with a store on `server`.
+    pub(crate) fn with_store(server: &Server) -> Self {
+        Self::new(async || server.store_with(patient_options()).await)
+    }
+}
+
+impl<'c> CallBench<'c> {
+    /// A contender whose `call` is measured on these instances.
+    pub(crate) fn contender<C: Sync>(
+        &self,
+        name: &'static str,
+        instances: &'c [Instance<C>],
+        call: impl AsyncFn(&C, usize) + Sync + 'c,
+    ) -> NamedContender<'c> {
+        let Self { server, callers, calls } = *self;
+        (name, Box::new(move || measure_calls(server, instances, callers, calls, &call)))
+    }
+}
+
 /// Measures `calls` calls, spread over the instances, each with this many callers. The server is emptied first.
 pub(crate) fn measure_calls<C: Sync>(
     server: &Server,
@@ -78,7 +111,7 @@ pub(crate) fn measure_calls<C: Sync>(
     redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connection).unwrap();
     run(calls / WARM_UP_SHARE);
     let clock = SystemClock::new();
-    let mut spent = || (cpu::server_micros(&mut connection), process_micros(), clock.now());
+    let mut spent = || (cpu::server_micros(&mut connection), cpu::process_micros(), clock.now());
     let before = spent();
     run(calls);
     let after = spent();
@@ -88,10 +121,4 @@ pub(crate) fn measure_calls<C: Sync>(
         process_micros: each(after.1 - before.1),
         per_second: calls as f64 / after.2.since(before.2).as_secs_f64(),
     }
-}
-
-/// CPU microseconds of this process, including threads that have ended.
-fn process_micros() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }

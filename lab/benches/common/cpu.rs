@@ -1,5 +1,7 @@
 //! CPU time, which other programs distort less than wall time.
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Nanoseconds that this thread has run, and that it was runnable without a processor.
 pub(crate) fn thread_nanos() -> (f64, f64) {
     // The kernel updates the count of a running thread only when it schedules.
@@ -17,6 +19,12 @@ pub(crate) fn server_micros(connection: &mut redis::Connection) -> f64 {
         .iter()
         .sum();
     seconds * 1e6
+}
+
+/// CPU microseconds of this process, including threads that have ended.
+pub(crate) fn process_micros() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
 /// A field of the reply to `INFO`.

@@ -3,21 +3,20 @@
 #![allow(dead_code, unused_imports, reason = "each benchmark uses a part of it")]
 
 mod options;
-pub(crate) use options::Options;
+pub(crate) use options::{Options, report};
 mod interleave;
 pub(crate) use interleave::{Contender, best_of};
 mod closed_loop;
 pub(crate) mod cpu;
-pub(crate) use closed_loop::{CallCost, Instance, measure_calls};
+pub(crate) use closed_loop::{CallBench, CallCost, Instance, NamedContender, measure_calls};
 mod random;
 pub(crate) use random::Random;
 mod store_driver;
-pub(crate) use store_driver::{StoreDriver, subjects};
+pub(crate) use store_driver::{StoreDriver, patient_options, subjects};
 mod pipeline;
 pub(crate) use pipeline::Pipeline;
 mod memory_server;
 pub(crate) use memory_server::{KeySize, MemoryServer, START};
 mod bench_server;
 pub(crate) use bench_server::BenchServer;
-mod table;
-pub(crate) use table::{Cell, Table, report};
+pub(crate) use lab::table::{Cell, Table};

@@ -1,6 +1,9 @@
-//! `Options`: the command line of a benchmark.
+//! `Options`: the command line of a benchmark, and what it prints.
 
 use std::str::FromStr;
+
+use lab::table::Table;
+use serde_json::json;
 
 /// `cargo bench -p lab --bench NAME -- [--quick] [--json] [--keys N]`
 pub(crate) struct Options {
@@ -32,5 +35,17 @@ impl Options {
     /// The number of rounds.
     pub(crate) fn rounds(&self) -> usize {
         if self.quick { 2 } else { 7 }
+    }
+}
+
+/// Prints the tables as text, or as JSON with `--json`.
+pub(crate) fn report(options: &Options, tables: &[Table]) {
+    if options.json {
+        let tables: Vec<_> = tables.iter().map(Table::json).collect();
+        println!("{:#}", json!({ "quick": options.quick, "tables": tables }));
+        return;
+    }
+    for table in tables {
+        println!("\n{}\n\n{}", table.title(), table.lines().join("\n"));
     }
 }

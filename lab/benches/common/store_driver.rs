@@ -16,6 +16,11 @@ pub(crate) fn subjects(count: usize) -> Vec<Subject> {
     (0..count).map(|_| Subject::from_hash(random.hash())).collect()
 }
 
+/// The options of a store on a busy machine, which may be slower than the default timeout.
+pub(crate) fn patient_options() -> RedisOptions {
+    RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false)
+}
+
 /// A store and its runtime.
 pub(crate) struct StoreDriver {
     store: RedisStore,

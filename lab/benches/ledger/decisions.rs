@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use conformance::suite::wait_until;
 use futures_util::future::join_all;
-use rustix::time::{ClockId, clock_gettime};
 use tidegate::{Clock, LedgerMode, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock};
 use tidegate_ledger::{LedgerService, ServiceOptions};
-use tidegate_redis::{RedisOptions, RedisStore};
+use tidegate_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
 
 use super::Bench;
-use super::common::cpu::server_micros;
-use super::common::{Cell, Contender, Random, Table, best_of};
+use super::common::cpu::{process_micros, server_micros};
+use super::common::{Cell, Contender, Random, Table, best_of, patient_options};
 use super::database::Database;
 
 const TENANTS: usize = 10_000;
@@ -22,9 +21,6 @@ const MODES: [(&str, Option<LedgerMode>); 3] =
     [("no ledger", None), ("async", Some(LedgerMode::Async)), ("sync", Some(LedgerMode::Sync))];
 /// Callers, and how much fewer calls they make in a round.
 const CALLERS: [(usize, usize); 2] = [(1, 20), (64, 1)];
-
-/// The unit of times in `/proc`, on every Linux.
-const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 
 /// A limiter, and the runtime that it runs on.
 struct Setup<'r> {
@@ -97,8 +93,7 @@ pub(crate) fn measure(bench: &Bench, database: &Database) -> Table {
 }
 
 async fn connect(bench: &Bench) -> RedisStore {
-    let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
-    bench.redis.store_with(options).await
+    bench.redis.store_with(patient_options()).await
 }
 
 fn limiter(store: &RedisStore, mode: Option<LedgerMode>) -> Limiter<RedisStore> {
@@ -152,28 +147,8 @@ fn measure_round(bench: &Bench, database: &Database, setup: &Setup<'_>, callers:
     }
 }
 
-/// CPU microseconds of this process, with the flusher.
-fn process_micros() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
-}
-
 /// CPU microseconds of all processes of the server.
 fn postgres_micros(database: &Database) -> f64 {
     let Database::Postgres(server) = database else { return f64::NAN };
-    let pid_file = format!("{}/postmaster.pid", server.execute("SHOW data_directory"));
-    let pid_file = std::fs::read_to_string(pid_file).unwrap();
-    let server: u32 = pid_file.lines().next().unwrap().trim().parse().unwrap();
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let ticks = processes.filter_map(|entry| {
-        // A process may end meanwhile.
-        let status = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The name may contain spaces: the fields after it are the state, the parent, …, and the times as the 12th and 13th.
-        let (start, rest) = status.rsplit_once(')')?;
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        let (pid, parent) = (start.split(' ').next()?.parse::<u32>().ok()?, fields[1].parse::<u32>().ok()?);
-        (pid == server || parent == server)
-            .then(|| fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap())
-    });
-    ticks.sum::<f64>() * 1e6 / CLOCK_TICKS_PER_SECOND
+    server.process().cpu_time().unwrap().as_secs_f64() * 1e6
 }

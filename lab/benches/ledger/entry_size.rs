@@ -1,7 +1,7 @@
 //! The size of a million entries.
 
 use super::Bench;
-use super::common::{Cell, Table};
+use super::common::Table;
 use super::database::Database;
 use super::posting::EntryMaker;
 
@@ -23,9 +23,9 @@ pub(crate) fn measure(bench: &Bench, databases: &[Database]) -> Table {
             database.sizes().await
         });
         let total = [entries, indexes, others].into_iter().filter(|bytes| !bytes.is_nan()).sum::<f64>();
-        let each = |bytes: f64| Cell::Number(bytes / count as f64, 1);
         let all = if entries.is_nan() { total } else { entries + indexes };
-        table.row([Cell::from(database.name()), each(entries), each(indexes), each(all), Cell::Number(total / 1e6, 1)]);
+        let each = [entries, indexes, all].map(|bytes| (bytes / count as f64, 1));
+        table.figures(database.name(), each.into_iter().chain([(total / 1e6, 1)]));
     }
     table
 }

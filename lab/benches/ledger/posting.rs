@@ -7,10 +7,10 @@ use conformance::suite::decide_all;
 use tidegate::spi::{AccountKey, Check, EntryId, EntryKind, Gate, OutboxEntry, Plan, Subject};
 use tidegate::{Clock, LedgerMode, Limit, Period, Periods, SystemClock, Timestamp};
 use tidegate_ledger::{Ledger, LedgerService, ServiceOptions};
-use tidegate_redis::{RedisOptions, RedisStore};
+use tidegate_redis::RedisStore;
 
 use super::Bench;
-use super::common::{Cell, Contender, Table, best_of, subjects};
+use super::common::{Contender, Table, best_of, patient_options, subjects};
 use super::database::Database;
 
 /// Entries of one transaction, as many as a flush reads from one outbox.
@@ -68,8 +68,7 @@ struct RedisOutboxes {
 impl RedisOutboxes {
     async fn start(bench: &Bench, ledger: Ledger) -> Self {
         redis::cmd("FLUSHALL").arg("SYNC").exec(&mut bench.redis.connection()).unwrap();
-        let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
-        let store = bench.redis.store_with(options).await;
+        let store = bench.redis.store_with(patient_options()).await;
         let hour = Duration::from_secs(3_600);
         let options = ServiceOptions::default().with_flush_interval(hour).with_sweep_interval(hour);
         let service = LedgerService::start(ledger, store.clone(), options).unwrap();
@@ -149,8 +148,7 @@ pub(crate) fn measure(bench: &Bench, databases: &[Database]) -> Table {
             "ledger, flushed from the outboxes of Redis",
         ];
         for (name, entries) in names.into_iter().zip(&best) {
-            let name = format!("{}: {name}", database.name());
-            table.row([Cell::from(&*name), Cell::Number(*entries, 0), Cell::Number(entries / best[0], 2)]);
+            table.figures(&format!("{}: {name}", database.name()), [(*entries, 0), (entries / best[0], 2)]);
         }
     }
     table

@@ -7,10 +7,9 @@ use conformance::server::Server;
 use tidegate::spi::{Journal, Outbox, PARTITIONS};
 use tidegate::{Clock, MemoryStore, SystemClock};
 use tidegate_ledger::{JournalFile, Ledger, LedgerService, ServiceOptions};
-use tidegate_redis::RedisOptions;
 
 use super::Bench;
-use super::common::{Cell, Contender, Table, best_of};
+use super::common::{Contender, Table, best_of, patient_options};
 use super::database::Database;
 use super::posting::EntryMaker;
 
@@ -37,15 +36,14 @@ pub(crate) fn measure(bench: &Bench, databases: &[Database]) -> Table {
         };
         let best = best_of(bench.rounds(), std::slice::from_mut(&mut contender), |round, best| round < best);
         let micros = best[0] * 1e6 / tenants as f64;
-        table.row([Cell::from(name), Cell::Number(best[0], 2), Cell::Number(micros, 1)]);
+        table.figures(name, [(best[0], 2), (micros, 1)]);
     }
     table
 }
 
 async fn into_redis(ledger: &Ledger, redis: &Server) -> f64 {
     redis::cmd("FLUSHALL").arg("SYNC").exec(&mut redis.connection()).unwrap();
-    let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
-    seconds_of(ledger, redis.store_with(options).await, ServiceOptions::default()).await
+    seconds_of(ledger, redis.store_with(patient_options()).await, ServiceOptions::default()).await
 }
 
 async fn into_memory(ledger: &Ledger, tenants: usize) -> f64 {

@@ -1,12 +1,12 @@
-//! `Attack`: what a hostile client can do, by name, and in which states of the store the suite does it. Only a table: the suite runs it,
+//! `Attack`: what an attacker can do, by name, and in which states of the store the suite does it. Only a table: the suite runs it,
 //! and `docs/attacks.md` shows it.
 
-/// What a hostile client does.
+/// What an attacker does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Attack {
-    /// Many connections with one API key.
+    /// One subject on many connections.
     ConnectionFlood,
-    /// Many checks of one key at the same moment.
+    /// Many checks of one subject at the same moment.
     LibraryBurst,
     /// The same, on limits of every kind and plans of several checks.
     MixedBurst,
@@ -18,7 +18,7 @@ pub enum Attack {
     HeldFutures,
     /// Made-up API keys that fill the store.
     MadeUpKeys,
-    /// Clients that have used up their limits and continue.
+    /// Subjects that have used up their limits and continue.
     ExhaustedClients,
     /// Many new addresses of one network.
     SubjectFlood,
@@ -113,9 +113,9 @@ impl Attack {
         use Door::{Gateway, Library};
         match self {
             Self::ConnectionFlood => {
-                ("connection flood", "one API key on many connections, each with one request after another", Gateway)
+                ("connection flood", "one subject on many connections, each with one request after another", Gateway)
             }
-            Self::LibraryBurst => ("burst", "checks of one key, all at the same moment", Library),
+            Self::LibraryBurst => ("burst", "checks of one subject, all at the same moment", Library),
             Self::MixedBurst => {
                 ("mixed burst", "the same on limits of every kind, alone and several in one plan", Library)
             }
@@ -138,7 +138,7 @@ impl Attack {
                 Gateway,
             ),
             Self::ExhaustedClients => {
-                ("exhausted clients", "clients that have used up their limits, one connection each", Gateway)
+                ("exhausted clients", "subjects that have used up their limits, one connection each", Gateway)
             }
             Self::SubjectFlood => (
                 "subject flood",

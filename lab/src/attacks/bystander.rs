@@ -1,16 +1,15 @@
 //! `Bystanders`: well-behaved clients beside an attack, one on each instance. Each stays within its limit, so each request must pass.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::{Clock, SystemClock};
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
 use super::attack::Attack;
 use super::scale::Scale;
 use super::target::{Answer, Client, Target};
+use crate::traffic::Workers;
 use conformance::suite::{MAX_WAIT, wait_until};
 
 /// What bystanders got.
@@ -30,32 +29,24 @@ pub struct BystanderCounts {
 /// Running bystanders.
 pub(super) struct Bystanders {
     counts: Arc<Mutex<BystanderCounts>>,
-    stop: Arc<AtomicBool>,
-    running: JoinSet<()>,
+    workers: Workers,
 }
 
 impl Bystanders {
     /// Starts a bystander on each instance. After half of its `limit`, it is replaced by a new one.
     pub(super) fn start(target: &Target, limit: u64, scale: &Scale) -> Self {
-        let (counts, stop) = (Arc::new(Mutex::new(BystanderCounts::default())), Arc::new(AtomicBool::new(false)));
-        let mut running = JoinSet::new();
+        let (counts, mut workers) = (Arc::new(Mutex::new(BystanderCounts::default())), Workers::default());
         for index in 0..target.instances.len() {
-            let (mut client, pace, attack) = (target.client(index), scale.pace, target.attack);
-            let (counts, stop) = (Arc::clone(&counts), Arc::clone(&stop));
-            running.spawn(async move {
-                let mut pace = interval(pace);
-                pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                for number in 0.. {
-                    if stop.load(Ordering::SeqCst) {
-                        break;
-                    }
-                    pace.tick().await;
-                    let key = key(attack, index, number / (limit / 2));
-                    send_request(&mut client, &key, &counts).await;
+            let (mut client, attack, counts) = (target.client(index), target.attack, Arc::clone(&counts));
+            workers.spawn(scale.pace, |mut pace| async move {
+                let mut number = 0;
+                while pace.next().await {
+                    send_request(&mut client, &key(attack, index, number / (limit / 2)), &counts).await;
+                    number += 1;
                 }
             });
         }
-        Self { counts, stop, running }
+        Self { counts, workers }
     }
 
     /// Waits until the bystanders have sent this many more requests.
@@ -66,11 +57,8 @@ impl Bystanders {
     }
 
     /// Stops the bystanders.
-    pub(super) async fn stop(mut self) -> BystanderCounts {
-        self.stop.store(true, Ordering::SeqCst);
-        while let Some(ended) = self.running.join_next().await {
-            ended.unwrap();
-        }
+    pub(super) async fn stop(self) -> BystanderCounts {
+        self.workers.stop().await;
         self.counts.lock().unwrap().clone()
     }
 }

@@ -1,123 +1,96 @@
 //! Renders `docs/attacks.md`: the attacks and their bounds, which are the table of this suite in words, then the figures of the last
 //! run.
 
-use std::fmt::Write;
-use std::time::Duration;
-
 use super::attack::{ATTACKS, Attack, Door};
 use super::outcome::AttackOutcome;
 use super::scale::{Scale, TIMEOUT};
+use crate::page::{cells, millis, start_figures, table};
 
-/// The heading of the figures.
-pub const FIGURES: &str = "## Figures";
+const BOUNDS: &str = "\
+# Attacks
 
-const INTRODUCTION: &str = "\
-# Under attack
-
-What a hostile client gets, and what a bystander gets meanwhile. The attack suite generates this page. It carries out each attack over
-real sockets, on a real store that is well, slow, silent or full: `make attacks` (a few minutes; `cargo run --release -p conformance
---example attacks -- hang-ups` for a single attack). `make test` runs the same suite with smaller attacks, and fails if a bound is
-exceeded. [When the store fails](failure.md) explains the policies.
+What passes during ten attacks by a client, and what bystanders get meanwhile, on a real store that is well, slow, silent or full.
+`make attacks` carries them out over real sockets and writes this page; `cargo run --release -p lab -- attacks NAME` carries out one of them, and
+`make prove` runs the same suite in small doses.
 
 ## Bounds
 
-All rules leave `on_failure` at its default, `local`, and `--store-budget` at its default, 25 ms. In the library, `denial_cache` is off, so
-that every call reaches the store.
-
-| the store | what passes with one API key, at most | bystanders within their limits | the circuit breaker |
+| the store | passes for one subject, at most | bystanders within their limits | the circuit breaker |
 |---|---|---|---|
 | is well | its limit | all pass | never opens |
 | is slow, within its timeout | its limit | all pass | never opens |
-| is full | its limit, if the store knew the key before; otherwise once more for each instance | all pass | never opens |
+| is full | its limit, if the store knew the subject before; otherwise once more for each instance | all pass | never opens |
 | is silent | its limit, and once more for each instance | all pass | opens, and closes when the store answers again |
 
-An instance is [overloaded](failure.md#overload) if too many plans wait for the store, or for too long. The key of a flood is refused then. A key
-that has no other plan waiting is decided in memory, by its limit: *exhausted clients* get at most their limits once more in such a run.
-
-A full store has no memory left and does not evict (`noeviction`). *Passes* is counted behind the gateway, or by the caller of the
-library. What passes is compared with the bound for every single limit.
-
-A store that answers later than its timeout is silent, whatever the reason: on a busy machine the server itself may not run for that
-long. Therefore an independent connection measures the slowest answer of the store during each attack. If it comes within 3 ms of the
-timeout, the bound of a silent store applies to that run.
+Every single limit is compared with its bound. All rules have the default policy, `local`, and the default timeout, 25 ms. A store that answers
+later is silent, also if a busy machine does not run it: an independent connection measures its slowest answer, with an accuracy of 3 ms. If an
+instance is [overloaded](failure.md#overload), *exhausted clients* get at most their limits once more.
 
 ## Attacks
 
-| attack | what the attacker does | at |
-|---|---|---|
 ";
 
 const NOTES: &str = "
+- The library runs without `denial_cache`, so that every call reaches the store. A full store does not evict; *made-up keys* fill it.
 - *Hang-ups* run at every latency of the store from 0 to 19 ms.
-- *Made-up keys* make the store full by themselves.
-- *Subject flood*: of the addresses under the rule, the store remembers 1,000 (`anonymous: { most: 1000 }`). Past that, newcomers share
-  [overflow buckets](guide.md#floods-of-subjects), each with the limit of one address. The flood gets at most 1,000 requests, those under
-  way when that number was reached, and the limits of the 1,024 buckets of its network. Newcomers from other networks share a bucket with it
-  with a probability of 1/64: of these bystanders at most 1 in 32 is denied. With the default of a million addresses, it is 1/244.
+- *Subject flood*: the store remembers 1,000 addresses (`anonymous: { most: 1000 }`); further ones share
+  [overflow buckets](guide.md#floods-of-subjects). At most 1,000 requests pass, those under way at that moment, and the limits of the 1,024
+  buckets of the network. A newcomer from another network shares a bucket with a probability of 1/64 (1/244 with the default of a million
+  addresses): at most 1 in 32 is denied.
 
 ";
 
+const COLUMNS: &str = "attack | the store | attacker sent | passed | at most | refused with 503 | bystander sent \
+    | allowed | p50, ms | p99, ms | breaker opened | overloads | slowest answer, ms";
+
 /// Renders the attacks and bounds, which do not depend on a run.
 pub fn promises() -> String {
-    let mut page = INTRODUCTION.to_owned();
-    for attack in ATTACKS {
-        let (name, description) = (attack.name(), attack.description());
+    let attacks = ATTACKS.map(|attack| {
         let door = match attack.door() {
             Door::Gateway => "the gateway",
             Door::Library => "the library",
         };
         let instances = if attack.instances() == 1 { "" } else { ", two instances" };
-        let _ = writeln!(page, "| {name} | {description} | {door}{instances} |");
-    }
-    page.push_str(NOTES);
-    page
+        cells([&attack.name(), &attack.description(), &format!("{door}{instances}")])
+    });
+    [BOUNDS, &table("attack | what the attacker does | at", attacks), NOTES].concat()
 }
 
 /// Renders the figures of a run.
-pub fn figures(rows: &[AttackOutcome], scale: &Scale, command: &str, written: &str) -> String {
+pub fn figures(rows: &[AttackOutcome], scale: &Scale, command: &str, stamp: &str) -> String {
     let Scale { connections, requests, burst, bursts, held, pace, .. } = *scale;
-    let mut page = format!(
-        "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Timeout {TIMEOUT:?}; {connections} connections with {requests} requests each; \
-         {burst} checks at the same moment; {bursts} bursts that are dropped; {held} calls that are held. A bystander sends a request \
-         every {pace:?}. Attacker, bystanders, instances, store and upstream share one machine; latencies are wall time there, and are \
-         not asserted.\n\n"
-    );
-    page.push_str(
+    [
+        start_figures(command, stamp),
+        format!(
+            "Timeout {TIMEOUT:?}; {connections} connections with {requests} requests each; {burst} checks at the same moment; {bursts} bursts that \
+             are dropped; {held} calls that are held. A bystander sends a request every {pace:?}. Attacker, bystanders, instances, store and upstream \
+             share one machine; latencies are wall time there, and are not asserted.\n\n"
+        ),
         "*Passed* and *at most* are sums over all limits that the attacker tried to exceed. *Overloads* are plans that waited too long or were \
-         too many. *Slowest answer* is that of the store, as the independent connection saw it.\n\n",
-    );
-    page.push_str("| attack | the store | attacker sent | passed | at most | refused with 503 | bystander sent | allowed | p50 | p99 ");
-    page.push_str(
-        "| breaker opened | overloads | slowest answer |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
-    );
-    for row in rows {
-        let _ = writeln!(page, "{}", figure(row));
-    }
-    page
+         too many. *Slowest answer* is that of the store, as the independent connection saw it.\n\n"
+            .to_owned(),
+        table(COLUMNS, rows.iter().map(figure)),
+    ]
+    .concat()
 }
 
-fn figure(row: &AttackOutcome) -> String {
+fn figure(row: &AttackOutcome) -> [String; 13] {
     let AttackOutcome { attack, attacker, bystander, .. } = row;
-    let fields = [
-        attack.name().to_owned(),
-        row.state.name(),
-        attacker.asked.to_string(),
-        row.passed().to_string(),
-        row.bound().to_string(),
-        attacker.refused.to_string(),
-        bystander.asked.to_string(),
-        bystander.allowed.to_string(),
-        time(bystander.latency(0.5)),
-        time(bystander.latency(0.99)),
-        row.breaker_openings.to_string(),
-        row.overloads.to_string(),
-        row.slowest_answer.map_or("-".to_owned(), time),
-    ];
-    format!("| {} |", fields.join(" | "))
-}
-
-fn time(span: Duration) -> String {
-    format!("{:.1} ms", span.as_secs_f64() * 1000.0)
+    cells([
+        &attack.name(),
+        &row.state.name(),
+        &attacker.asked,
+        &row.passed(),
+        &row.bound(),
+        &attacker.refused,
+        &bystander.asked,
+        &bystander.allowed,
+        &millis(bystander.latency(0.5)),
+        &millis(bystander.latency(0.99)),
+        &row.breaker_openings,
+        &row.overloads,
+        &row.slowest_answer.map_or("-".to_owned(), millis),
+    ])
 }
 
 /// The start of the row of an attack in the figures.

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::http_client::KEY_HEADER;
+use super::target::KEY_HEADER;
 
 /// Streams of one round. A server may end a connection with many streams that are reset at once.
 pub(super) const STREAMS: u32 = 16;

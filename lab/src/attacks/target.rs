@@ -1,25 +1,26 @@
 //! `Target`: a store, the instances on it, and the service behind their gateways.
 
-use std::future::pending;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::{Limiter, Penalty, Request, Rule, RuleMode, RuleSet};
 use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
 use tidegate_rules::RuleFile;
-use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
-use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, block_in_place};
 
 use super::attack::{Attack, Door, StoreState};
-use super::http_client::{HttpClient, KEY_HEADER};
 use super::scale::{Scale, TIMEOUT};
-use super::upstream::Upstream;
+use crate::traffic::Upstream;
+use conformance::http_client::HttpClient;
 use conformance::proxy::{NetworkFault, Proxy};
 use conformance::server::{Kind, Server};
-use conformance::suite::{connect_store, limits_of_every_kind, one_limit_of_each_kind, wait_until};
+use conformance::suite::{connect_store, limits_of_every_kind, one_limit_of_each_kind, start_gateway, wait_until};
+
+/// The header with the API key, as the rules and the gateway know it.
+pub(super) const KEY_HEADER: &str = "x-api-key";
 
 /// The actions of [`Attack::MixedBurst`]: a rule for each kind of limit, all kinds in one plan, a rule beside a
 /// shadow rule, and one with a penalty.
@@ -43,7 +44,7 @@ pub(super) const MAX_SUBJECTS: u64 = 1_000;
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) instances: Vec<Instance>,
-    pub(super) upstream: Upstream,
+    service: CountingService,
     pub(super) attack: Attack,
     pub(super) door: Door,
     pub(super) proxy: Proxy,
@@ -62,7 +63,15 @@ pub(super) struct Instance {
 #[derive(Debug)]
 pub(super) enum Client {
     Library(Arc<Limiter<RedisStore>>),
-    Http(HttpClient),
+    Http(HttpClient, SocketAddr),
+}
+
+/// The service behind the gateways. It counts its requests by API key.
+#[derive(Debug)]
+struct CountingService {
+    address: SocketAddr,
+    counts: Arc<Mutex<BTreeMap<String, u64>>>,
+    running: AbortHandle,
 }
 
 /// What a client gets.
@@ -79,11 +88,11 @@ impl Target {
     pub(super) async fn start(attack: Attack, kind: Kind, scale: &Scale) -> Self {
         let server = block_in_place(|| Server::start(kind));
         let proxy = Proxy::start_on_thread(server.port(), b"EVALSHA\r\n").await;
-        let (upstream, mut instances) = (Upstream::start().await, Vec::new());
+        let (service, mut instances) = (CountingService::start(), Vec::new());
         for _ in 0..attack.instances() {
-            instances.push(Instance::start(proxy.port(), rules(attack, scale), upstream.address).await);
+            instances.push(Instance::start(proxy.port(), rules(attack, scale), service.address).await);
         }
-        Self { instances, upstream, attack, door: attack.door(), proxy, server }
+        Self { instances, service, attack, door: attack.door(), proxy, server }
     }
 
     /// Brings the store into `state`.
@@ -125,9 +134,15 @@ impl Target {
     pub(super) fn client(&self, index: usize) -> Client {
         let instance = &self.instances[index % self.instances.len()];
         match self.door {
-            Door::Gateway => Client::Http(HttpClient::new(instance.gateway)),
+            Door::Gateway => Client::Http(HttpClient::default(), instance.gateway),
             Door::Library => Client::Library(Arc::clone(&instance.limiter)),
         }
+    }
+
+    /// The requests that reached the service, by API key, of those keys that begin with `prefix`.
+    pub(super) fn reached(&self, prefix: &str) -> BTreeMap<String, u64> {
+        let counts = self.service.counts.lock().unwrap();
+        counts.iter().filter(|(key, _)| key.starts_with(prefix)).map(|(key, count)| (key.clone(), *count)).collect()
     }
 
     /// How often a circuit breaker has opened.
@@ -160,11 +175,8 @@ impl Instance {
         let store = connect_store(&url, &RedisOptions::new().with_timeout(TIMEOUT)).await;
         let layer = LimitLayer::new(Limiter::new(rules, store));
         let limiter = layer.handle().limiter();
-        let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let running = tokio::spawn(gateway.serve(listener, layer, pending())).abort_handle();
-        Self { limiter, gateway: address, running }
+        let (gateway, running) = start_gateway(upstream, layer).await;
+        Self { limiter, gateway, running }
     }
 }
 
@@ -174,12 +186,36 @@ impl Drop for Instance {
     }
 }
 
+impl CountingService {
+    fn start() -> Self {
+        let (upstream, counts) = (Upstream::bind().unwrap(), Arc::<Mutex<BTreeMap<String, u64>>>::default());
+        let (address, counting) = (upstream.address().unwrap(), Arc::clone(&counts));
+        let serving = upstream.serve(move |headers| {
+            let key = headers.get(KEY_HEADER).and_then(|key| key.to_str().ok()).unwrap_or_default();
+            *counting.lock().unwrap().entry(key.to_owned()).or_default() += 1;
+        });
+        Self { address, counts, running: tokio::spawn(serving).abort_handle() }
+    }
+}
+
+impl Drop for CountingService {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+/// A request with this API key. If the key is an address, the request comes from that, through a proxy.
+pub(super) fn request_text(key: &str) -> String {
+    let forwarded = if key.parse::<IpAddr>().is_ok() { format!("x-forwarded-for: {key}\r\n") } else { String::new() };
+    format!("GET / HTTP/1.1\r\nhost: a\r\n{KEY_HEADER}: {key}\r\n{forwarded}\r\n")
+}
+
 impl Client {
     /// Opens its connection, if it has one.
     pub(super) async fn connect(&mut self) {
-        if let Self::Http(client) = self {
+        if let Self::Http(client, gateway) = self {
             // Without a connection, the first request opens one.
-            let _ = client.connect().await;
+            let _ = client.connect(*gateway).await;
         }
     }
 
@@ -187,11 +223,14 @@ impl Client {
     pub(super) async fn send(&mut self, key: &str) -> Answer {
         match self {
             Self::Library(limiter) => check(limiter, "", key).await,
-            Self::Http(client) => match client.status(key).await {
-                Ok(200) => Answer::Allowed,
-                Ok(429) => Answer::Denied,
-                _ => Answer::Refused,
-            },
+            Self::Http(client, gateway) => {
+                let response = client.send(*gateway, request_text(key).as_bytes()).await;
+                match response.map(|response| response.status) {
+                    Ok(200) => Answer::Allowed,
+                    Ok(429) => Answer::Denied,
+                    _ => Answer::Refused,
+                }
+            }
         }
     }
 }

@@ -22,6 +22,16 @@ struct RequestQueue {
     schedule: Schedule,
 }
 
+/// Opens connections and uses each a few times, so that connecting is not part of what is measured. Over HTTP/2 they share one TCP
+/// connection.
+pub(crate) async fn open_warm_connections(
+    template: &Arc<RequestTemplate>,
+    count: u16,
+) -> Result<Vec<Connection>, String> {
+    let opened = Connection::open_many(template.protocol, &template.authority, count).await;
+    closed_loop(opened.map_err(|error| error.to_string())?, template, u64::from(count) * 4).await
+}
+
 /// Sends `count` requests as fast as they are answered, and returns the connections. Stops at the first unexpected response.
 pub(crate) async fn closed_loop(
     connections: Vec<Connection>,

@@ -7,6 +7,7 @@ use tidegate_server::command::{Output, Style};
 
 use super::latency::Latencies;
 use super::server_under_test::ServerKind;
+use crate::table::Table;
 
 /// The results of one server.
 pub(crate) struct Measurement {
@@ -74,19 +75,16 @@ pub(crate) fn to_json(measurements: &[Measurement]) -> (Value, Value) {
 
 /// Prints the table, and the ratios below it.
 pub(crate) fn print_table(measurements: &[Measurement], rate: u32, output: &mut Output<'_>) {
+    let columns = ["", "µs CPU", "a second and core", "p50 µs", "p90 µs", "p99 µs", "p99.9 µs", "max µs"];
+    let mut table = Table::new("", columns);
+    for measurement in measurements {
+        let latencies = measurement.latencies.micros().map(|micros| (micros as f64, 0));
+        let cpu = [(measurement.micros(), 2), (measurement.per_second(), 0)];
+        table.figures(measurement.kind.title(), cpu.into_iter().chain(latencies));
+    }
     let width = measurements.iter().map(|measurement| measurement.kind.title().len()).max().unwrap_or(0);
     output.line(format_args!("{:width$}                             latencies at {rate} a second", ""));
-    let head = format!("{:width$}  µs CPU  a second and core  p50 µs  p90 µs  p99 µs  p99.9 µs  max µs", "");
-    output.line(output.styled(Style::Bold, head));
-    for measurement in measurements {
-        let [p50, p90, p99, p999, max] = measurement.latencies.micros();
-        output.line(format_args!(
-            "{:width$}  {:>6.2}  {:>17}  {p50:>6}  {p90:>6}  {p99:>6}  {p999:>8}  {max:>6}",
-            measurement.kind.title(),
-            measurement.micros(),
-            measurement.per_second(),
-        ));
-    }
+    print_lines(&table, output);
     let ratios = ratios(measurements);
     if ratios.is_empty() {
         return;
@@ -94,6 +92,13 @@ pub(crate) fn print_table(measurements: &[Measurement], rate: u32, output: &mut 
     output.line("");
     for (ratio, number) in ratios {
         output.line(format_args!("{number:.2}  {} / {}", ratio.numerator.title(), ratio.denominator.title()));
+    }
+}
+
+/// Prints the lines of a table, the head in bold.
+pub(crate) fn print_lines(table: &Table, output: &mut Output<'_>) {
+    for (index, line) in table.lines().into_iter().enumerate() {
+        output.line(if index == 0 { output.styled(Style::Bold, line) } else { line });
     }
 }
 

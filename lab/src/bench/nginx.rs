@@ -6,9 +6,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
+use conformance::process::Process;
+use rustix::process::Signal;
 use tidegate_server::command::Failure;
 
-use crate::traffic::ServerProcess;
+use crate::traffic::exit_failure;
 
 /// By name, and where Debian installs it outside the `PATH` of normal users.
 const PROGRAMS: [&str; 2] = ["nginx", "/usr/sbin/nginx"];
@@ -18,7 +20,7 @@ pub(crate) fn start(
     folder: &Path,
     upstream: SocketAddr,
     limits: bool,
-) -> Result<Option<(ServerProcess, SocketAddr)>, Failure> {
+) -> Result<Option<(Process, SocketAddr)>, Failure> {
     let failed = |error: io::Error| Failure::usage(format!("cannot start nginx: {error}"));
     let folder = folder.join(if limits { "nginx-limits" } else { "nginx" });
     std::fs::create_dir_all(&folder).map_err(failed)?;
@@ -30,9 +32,11 @@ pub(crate) fn start(
     for program in PROGRAMS {
         let mut command = Command::new(program);
         command.arg("-p").arg(&folder).arg("-c").arg(&file).args(["-e", "stderr"]);
-        match ServerProcess::start(&mut command) {
-            Ok(mut process) => {
-                process.wait_until_listening(address)?;
+        match Process::try_start(&mut command) {
+            Ok(process) => {
+                // So that it stops its workers.
+                let mut process = process.with_end_signal(Signal::TERM);
+                process.wait_until_listening(address).map_err(|output| exit_failure(&output))?;
                 return Ok(Some((process, address)));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -10,8 +10,7 @@ use http_body_util::Full;
 use prost::Message;
 use tidegate_server::envoy::messages::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
-use super::upstream;
-use crate::traffic::{HttpResponse, Protocol};
+use crate::traffic::{HttpResponse, Protocol, RESPONSE_BODY};
 
 /// Number of different clients in the requests.
 const CLIENT_COUNT: u16 = 1024;
@@ -163,7 +162,7 @@ impl RequestTemplate {
                 let allowed = response.body.starts_with(br#"{"allowed":true"#);
                 (!allowed).then(|| "a check was denied".to_owned())
             }
-            ExpectedResponse::Passed { .. } if response.body != upstream::RESPONSE_BODY => {
+            ExpectedResponse::Passed { .. } if response.body != RESPONSE_BODY => {
                 Some("a response body is not that of the upstream".to_owned())
             }
             ExpectedResponse::Passed { limited } => {

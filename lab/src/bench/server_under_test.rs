@@ -6,12 +6,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::{fs, io};
 
+use conformance::process::Process;
+use conformance::serve_process::{ANY_PORT, ServeProcess, parse_address};
 use tidegate_server::command::Failure;
 
 use super::nginx;
 use super::options::{BenchArgs, Target};
 use super::request_template::RequestTemplate;
-use crate::traffic::ServerProcess;
+use crate::traffic::exit_failure;
 
 /// Limits that count every request and deny none. Each descriptor matches one rule, a check matches both.
 pub(crate) const RULES: &str = "\
@@ -61,9 +63,6 @@ rules:
     concurrency: { max: 60000, lease: 30s }
 ";
 
-/// Port 0: the system chooses a free port.
-pub(crate) const ANY_PORT: &str = "127.0.0.1:0";
-
 /// No limits at all.
 const NO_RULES: &str = "version: 1\nrules: []\n";
 
@@ -85,14 +84,10 @@ pub(crate) enum ServerKind {
     },
 }
 
-/// A build of this program.
-#[derive(Clone)]
-pub(crate) struct Program(PathBuf);
-
 /// A running server, and the requests for it.
 pub(crate) struct ServerUnderTest {
     pub(crate) kind: ServerKind,
-    pub(crate) process: ServerProcess,
+    pub(crate) process: Process,
     pub(crate) template: Arc<RequestTemplate>,
 }
 
@@ -171,66 +166,61 @@ impl ServerKind {
     }
 
     /// Starts a server of this kind; `None` if the program is not installed.
-    fn start(self, folder: &Path, upstream: SocketAddr) -> Result<Option<(ServerProcess, RequestTemplate)>, Failure> {
-        let program = Program::this()?;
-        Ok(Some(match self {
-            Self::Baseline => {
-                let mut process = program.start(&["bench", "serve-nothing"])?;
-                let template = RequestTemplate::rate_limits(process.read_address("Envoy RLS")?);
-                (process, template)
+    fn start(self, folder: &Path, upstream: SocketAddr) -> Result<Option<(Process, RequestTemplate)>, Failure> {
+        let program = this_program()?;
+        let serve = |rules: &str, more: &[&str]| serve(&program, folder, rules, more);
+        let gateway = |rules: &str, limits: bool| {
+            let process = serve(rules, &["--gateway", ANY_PORT, "--upstream", &format!("http://{upstream}")])?;
+            listen(process, "gateway", |address| RequestTemplate::gateway(address, limits))
+        };
+        let started = match self {
+            Self::Baseline => listen(serve_nothing(&program)?, "Envoy RLS", RequestTemplate::rate_limits),
+            Self::Rls { envoy_files: true } => {
+                listen(serve_files(&program, folder, &[])?, "Envoy RLS", RequestTemplate::rate_limits)
             }
-            Self::Rls { envoy_files } => {
-                let mut process = if envoy_files {
-                    serve_files(&program, folder, &[])?
-                } else {
-                    serve(&program, folder, RULES, &[])?
-                };
-                let template = RequestTemplate::rate_limits(process.read_address("Envoy RLS")?);
-                (process, template)
-            }
-            Self::Check => {
-                let mut process = serve(&program, folder, RULES, &[])?;
-                let template = RequestTemplate::check(process.read_address("check API")?);
-                (process, template)
-            }
-            Self::Gateway { limits } => {
-                serve_gateway(&program, folder, upstream, if limits { GATEWAY_RULES } else { NO_RULES }, limits)?
-            }
-            Self::GatewayLease => serve_gateway(&program, folder, upstream, GATEWAY_LEASE_RULES, true)?,
+            Self::Rls { envoy_files: false } => listen(serve(RULES, &[])?, "Envoy RLS", RequestTemplate::rate_limits),
+            Self::Check => listen(serve(RULES, &[])?, "check API", RequestTemplate::check),
+            Self::Gateway { limits } => gateway(if limits { GATEWAY_RULES } else { NO_RULES }, limits),
+            Self::GatewayLease => gateway(GATEWAY_LEASE_RULES, true),
             Self::Nginx { limits } => {
                 let Some((process, address)) = nginx::start(folder, upstream, limits)? else { return Ok(None) };
-                (process, RequestTemplate::gateway(address, false))
+                Ok((process, RequestTemplate::gateway(address, false)))
             }
-        }))
+        };
+        started.map(Some)
     }
 }
 
-/// Starts `serve` with these rules and flags.
-pub(crate) fn serve(program: &Program, folder: &Path, rules: &str, more: &[&str]) -> Result<ServerProcess, Failure> {
-    let file = folder.join(format!("rules-{}.yaml", fs::read_dir(folder).map_or(0, Iterator::count)));
-    fs::write(&file, rules).map_err(|error| write_failure(&error))?;
-    let file = file.display().to_string();
-    let arguments =
-        ["serve", "--rules", &file, "--http", ANY_PORT, "--grpc", ANY_PORT, "--admin", ANY_PORT, "--drain", "0"];
-    program.start(&[&arguments, more].concat())
+/// Waits until a server listens, and makes the requests for it. `line` begins the line of output with its address.
+fn listen(
+    mut process: Process,
+    line: &str,
+    template: impl FnOnce(SocketAddr) -> RequestTemplate,
+) -> Result<(Process, RequestTemplate), Failure> {
+    let address = read_address(&mut process, line)?;
+    Ok((process, template(address)))
 }
 
-/// Starts a gateway with these rules, and makes the requests for it.
-fn serve_gateway(
-    program: &Program,
-    folder: &Path,
-    upstream: SocketAddr,
-    rules: &str,
-    limits: bool,
-) -> Result<(ServerProcess, RequestTemplate), Failure> {
-    let url = format!("http://{upstream}");
-    let mut process = serve(program, folder, rules, &["--gateway", ANY_PORT, "--upstream", &url])?;
-    let template = RequestTemplate::gateway(process.read_address("gateway")?, limits);
-    Ok((process, template))
+/// Waits for the line of output that begins with `start`, and parses the address in it.
+pub(crate) fn read_address(process: &mut Process, start: &str) -> Result<SocketAddr, Failure> {
+    let line = process.wait_for_line(start).map_err(|output| exit_failure(&output))?;
+    parse_address(&line).ok_or_else(|| exit_failure(&line))
+}
+
+/// This program.
+pub(crate) fn this_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| start_failure(&error))
+}
+
+/// Starts `serve` of a build of this program with these rules and flags.
+pub(crate) fn serve(program: &Path, folder: &Path, rules: &str, more: &[&str]) -> Result<Process, Failure> {
+    let file = folder.join(format!("rules-{}.yaml", fs::read_dir(folder).map_or(0, Iterator::count)));
+    fs::write(&file, rules).map_err(|error| write_failure(&error))?;
+    start_command(ServeProcess::command(program).arg("--rules").arg(file).args(["--drain", "0"]).args(more))
 }
 
 /// Starts `serve` with Envoy's configuration files and these flags.
-pub(crate) fn serve_files(program: &Program, folder: &Path, more: &[&str]) -> Result<ServerProcess, Failure> {
+pub(crate) fn serve_files(program: &Path, folder: &Path, more: &[&str]) -> Result<Process, Failure> {
     let files = folder.join("envoy");
     fs::create_dir_all(&files).map_err(|error| write_failure(&error))?;
     fs::write(files.join("bench.yaml"), ENVOY_FILE).map_err(|error| write_failure(&error))?;
@@ -245,22 +235,14 @@ fn start_failure(error: &io::Error) -> Failure {
     Failure::usage(format!("cannot start tidegate: {error}"))
 }
 
-impl Program {
-    /// This program.
-    pub(crate) fn this() -> Result<Self, Failure> {
-        std::env::current_exe().map(Self).map_err(|error| start_failure(&error))
-    }
+/// Starts the server that does nothing.
+pub(crate) fn serve_nothing(program: &Path) -> Result<Process, Failure> {
+    start_command(Command::new(program).args(["bench", "serve-nothing"]))
+}
 
-    /// The program at `path`.
-    pub(crate) const fn at(path: PathBuf) -> Self {
-        Self(path)
-    }
-
-    /// Starts it without the environment variables of the user.
-    pub(crate) fn start(&self, arguments: &[&str]) -> Result<ServerProcess, Failure> {
-        let started = ServerProcess::start(Command::new(&self.0).args(arguments).env_clear());
-        started.map_err(|error| start_failure(&error))
-    }
+/// Starts a command without the environment variables of the user.
+fn start_command(command: &mut Command) -> Result<Process, Failure> {
+    Process::try_start(command.env_clear()).map_err(|error| start_failure(&error))
 }
 
 #[cfg(test)]

@@ -22,10 +22,11 @@ use tidegate_server::command::{Exit, Failure, Output};
 
 use super::core_assignment::CoreAssignment;
 use super::options::BenchArgs;
-use super::upstream::Upstream;
 use super::{print_core_notes, run_until_signal};
 use figure_table::FigureTable;
 use servers::SharedServers;
+
+use crate::traffic::Upstream;
 
 /// Runs `tidegate-lab bench shared`.
 pub(super) fn run(
@@ -45,7 +46,7 @@ pub(super) fn run(
     let tables = run_until_signal(async {
         tokio::select! {
             tables = measure(arguments, &servers, timer, output) => tables,
-            result = upstream.serve() => {
+            result = upstream.serve(|_| ()) => {
                 Err(Failure::usage(format!("the upstream of the gateways stopped: {:?}", result.err())))
             }
         }

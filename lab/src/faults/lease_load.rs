@@ -1,17 +1,16 @@
 //! `LeaseLoad`: workers on all instances that take a slot of one concurrency limit, hold it for a moment and release it, and the greatest
 //! number of them that held one at the same time.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::{LeaseError, Limit, Limiter, OnFailure, Request, Rule};
 use tidegate_redis::RedisStore;
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::fault::{Fault, StateLoss};
 use super::load::Instance;
+use crate::traffic::Workers;
 use conformance::suite::wait_until;
 
 /// The slots. There are more workers than slots.
@@ -48,8 +47,7 @@ pub struct LeaseOutcome {
 /// Running workers and their counts.
 pub(super) struct LeaseLoad {
     counts: Arc<Mutex<LeaseCounts>>,
-    stop: Arc<AtomicBool>,
-    running: JoinSet<()>,
+    workers: Workers,
     tenant: &'static str,
 }
 
@@ -62,22 +60,19 @@ impl LeaseLoad {
 
     /// Starts the workers; they run until [`stop`](Self::stop).
     pub(super) fn start(instances: &[Arc<Instance>], tenant: &'static str, pace: Duration) -> Self {
-        let (counts, stop) = (Arc::new(Mutex::new(LeaseCounts::default())), Arc::new(AtomicBool::new(false)));
-        let (working, mut running) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
+        let (counts, working) = (Arc::new(Mutex::new(LeaseCounts::default())), Arc::new(AtomicU64::new(0)));
+        let mut workers = Workers::default();
         for instance in instances.iter().flat_map(|instance| [instance; WORKERS]) {
-            let (instance, working) = (Arc::clone(instance), Arc::clone(&working));
-            let (counts, stop) = (Arc::clone(&counts), Arc::clone(&stop));
-            running.spawn(async move {
-                let mut pace = interval(pace);
-                pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                while !stop.load(Ordering::SeqCst) {
+            let (instance, working, counts) = (Arc::clone(instance), Arc::clone(&working), Arc::clone(&counts));
+            workers.spawn(pace, |mut pace| async move {
+                while !pace.is_stopped() {
                     let limiter = instance.now();
                     match limiter.check(&request(tenant)).await.map(|decision| decision.lease()) {
                         Ok(Some(lease)) => {
                             let held = working.fetch_add(1, Ordering::SeqCst) + 1;
                             count(&counts, |counts| counts.taken += 1);
                             count(&counts, |counts| counts.peak = counts.peak.max(held));
-                            pace.tick().await;
+                            pace.pause().await;
                             working.fetch_sub(1, Ordering::SeqCst);
                             match limiter.release(lease).await {
                                 Ok(()) => {}
@@ -85,16 +80,16 @@ impl LeaseLoad {
                                 Err(_) => count(&counts, |counts| counts.unconfirmed += 1),
                             }
                         }
-                        Ok(None) => _ = pace.tick().await,
+                        Ok(None) => pace.pause().await,
                         Err(error) => {
                             count(&counts, |counts| counts.unconfirmed += u64::from(error.is_possibly_applied()));
-                            pace.tick().await;
+                            pace.pause().await;
                         }
                     }
                 }
             });
         }
-        Self { counts, stop, running, tenant }
+        Self { counts, workers, tenant }
     }
 
     /// Waits until slots are taken again, if there are any that the fault did not leave taken.
@@ -106,11 +101,8 @@ impl LeaseLoad {
     }
 
     /// Stops the workers, and asks `heir` what is held.
-    pub(super) async fn stop(mut self, fault: Fault, heir: &Limiter<RedisStore>) -> LeaseOutcome {
-        self.stop.store(true, Ordering::SeqCst);
-        while let Some(ended) = self.running.join_next().await {
-            ended.unwrap();
-        }
+    pub(super) async fn stop(self, fault: Fault, heir: &Limiter<RedisStore>) -> LeaseOutcome {
+        self.workers.stop().await;
         let remaining = heir.peek(&request(self.tenant)).await.unwrap().remaining().unwrap();
         let counts = self.counts.lock().unwrap().clone();
         LeaseOutcome { fault, counts, left: MAX_HELD - remaining }

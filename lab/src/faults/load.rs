@@ -2,7 +2,6 @@
 //! nothing of faults.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -11,11 +10,11 @@ use tidegate::{
     StoreErrorKind, SystemClock,
 };
 use tidegate_redis::{RedisOptions, RedisStore};
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
 use super::fault::POLICIES;
 use super::lease_load::LeaseLoad;
+use crate::traffic::Workers;
 use conformance::suite::{connect_store, one_limit_of_each_kind, wait_until};
 
 /// The number of instances.
@@ -77,8 +76,7 @@ pub struct Counts {
 /// Running workers and their counts.
 pub(super) struct Load {
     counts: Arc<Vec<Vec<Mutex<Counts>>>>,
-    stop: Arc<AtomicBool>,
-    running: JoinSet<()>,
+    workers: Workers,
 }
 
 impl Scale {
@@ -258,29 +256,25 @@ impl Load {
         let count = |_: &OnFailure| Mutex::new(Counts::default());
         let counts: Arc<Vec<Vec<_>>> =
             Arc::new(instances.iter().map(|_| POLICIES.iter().map(count).collect()).collect());
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut running = JoinSet::new();
+        let mut workers = Workers::default();
         for (place, instance) in instances.iter().enumerate() {
             for (row, policy) in POLICIES.into_iter().enumerate() {
                 for _ in 0..scale.workers {
-                    let (instance, counts, stop) = (Arc::clone(instance), Arc::clone(&counts), Arc::clone(&stop));
-                    running.spawn(async move {
-                        let mut pace = interval(scale.pace);
-                        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                        while !stop.load(Ordering::SeqCst) {
-                            pace.tick().await;
+                    let (instance, counts) = (Arc::clone(instance), Arc::clone(&counts));
+                    workers.spawn(scale.pace, |mut pace| async move {
+                        while pace.next().await {
                             send_request(&instance, policy, &scale, &counts[place][row]).await;
                         }
                     });
                 }
             }
         }
-        Self { counts, stop, running }
+        Self { counts, workers }
     }
 
     /// The counts so far, by instance and policy.
     pub(super) fn counts(&self) -> Vec<Vec<Counts>> {
-        self.counts.iter().map(|row| row.iter().map(|counts| counts.lock().unwrap().clone()).collect()).collect()
+        snapshot(&self.counts)
     }
 
     /// Waits until `condition` holds for every instance and policy. It gets the counts since `mark`; only
@@ -301,12 +295,10 @@ impl Load {
     }
 
     /// Stops the workers and returns the final counts.
-    pub(super) async fn stop(mut self) -> Vec<Vec<Counts>> {
-        self.stop.store(true, Ordering::SeqCst);
-        while let Some(ended) = self.running.join_next().await {
-            ended.unwrap();
-        }
-        self.counts()
+    pub(super) async fn stop(self) -> Vec<Vec<Counts>> {
+        let Self { counts, workers } = self;
+        workers.stop().await;
+        snapshot(&counts)
     }
 }
 
@@ -339,6 +331,10 @@ impl Counts {
             ..self.clone()
         }
     }
+}
+
+fn snapshot(counts: &[Vec<Mutex<Counts>>]) -> Vec<Vec<Counts>> {
+    counts.iter().map(|row| row.iter().map(|counts| counts.lock().unwrap().clone()).collect()).collect()
 }
 
 async fn send_request(instance: &Instance, policy: OnFailure, scale: &Scale, counts: &Mutex<Counts>) {

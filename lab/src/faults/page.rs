@@ -1,151 +1,120 @@
 //! Renders `docs/faults.md`: the promises, which are the table of this suite in words, then the figures of the last run.
 
-use std::fmt::Write;
-use std::time::Duration;
-
 use tidegate::OnFailure;
 
 use super::fault::{Effect, FAULTS, Fault, POLICIES, StateLoss};
 use super::lease_load::{LeaseCounts, LeaseOutcome, MAX_HELD, WORKERS};
 use super::load::{INSTANCES, Scale, TIMEOUT};
 use super::outcome::FaultOutcome;
-
-/// The heading of the figures.
-pub const FIGURES: &str = "## Figures";
+use crate::page::{cells, millis, start_figures, table};
 
 const INTRODUCTION: &str = "\
-# When the store fails
+# Faults of the store
 
-What happens to requests during each fault of Redis or Valkey. The fault suite generates this page. It injects each
-fault into real servers, under load from two instances, with rules for each [policy](rules.md): `make faults` (a few
-minutes; `cargo run --release -p lab -- faults hang` for a single fault). `make test` runs the same suite with
-less load, and fails if a fault has another effect than the table below states. `open` and `degraded` have one limit; the others
-have a limit of each kind and a second rule, all in one plan.
+What callers get during 20 faults of Redis and Valkey, under each failure policy. `make faults` injects every fault into real servers,
+under load from two instances, and writes this page; `cargo run --release -p lab -- faults NAME` injects one of them, and `make prove` runs
+the same suite in small doses. [When the store fails](failure.md) explains policies, timeouts and bounds.
 
-Every decision has a timeout, here the default of 25 ms. A decision made without the store is marked `degraded`, with the reason, and
-shows no numbers, since the instance does not know them. A server that does not answer for that long is silent, whatever the
-reason: if a busy machine did not run the server itself, as an independent connection sees, the bounds of *timeout* apply to that run.
+";
 
-*Above the limit* is the number of units that may pass beyond the limit because of the fault, until the limit has refilled; units that the store could
-still grant afterwards count as passed. A decision whose reply was lost may have been counted: then less passes, never more, since it is not
-sent again.
+const OUTAGE: &str = "
+Units pass *above the limit* until it has refilled; those that the store can still grant after the fault count as passed. A server that a busy
+machine does not run is silent, as in *timeout*: an independent connection measures that.
 
 ";
 
 const NOTES: &str = "
-- With `local` each instance applies the whole limit, in its memory.
-- The *share* of an instance is the limit divided by the number of live instances, as last counted by heartbeats. The others
-  discover a new instance within five seconds; if the store fails before that, the shares add up to more than the limit.
-  A share or cap refills like its limit, and a repeated outage does not grant it again.
-- *OOM*: the store decides for the subjects that it knows, exactly. New ones are decided as during an outage, with the reason `refused`:
-  see [made-up keys](attacks.md#attacks).
-- *Failover* and *promotion*: replication is asynchronous. A killed primary loses its last writes that were not replicated: at most
-  the decisions in flight, which the suite asserts, unless the replica lags. A primary that is partitioned but alive would keep answering;
-  `min-replicas-to-write 1` prevents that.
-- *Timeout*, *hang*, *latency* and *trickle*: until it is certain that the server is silent, calls wait. On a busy machine some wait too
-  long and are [overloaded](failure.md#overload) instead (reason `overloaded`): whatever the policy, their subjects are refused with 503 if they
-  have several calls waiting. Nothing more passes by that.
-- *Leases*: workers on both instances take, hold and release slots of a concurrency limit beside this load. However the store fails, no more
-  slots are held than there are, and at the end none is left that was released. A release whose
-  caller got an error leaves a slot that runs out with its lease; one in the background is sent again. After *data lost*, *failover* and *promotion*, and when the clock jumps over the lease, the store may
-  grant each slot once more.
-- *Clock jumps*: a forward step counts as elapsed time and refills; a backward step refunds nothing and locks no subject out.
+- *OOM*: the store decides for the subjects that it [knows](failure.md#a-full-store). New ones get what the policy says, with the reason `refused`.
+- *Failover* and *promotion*: the decisions in flight are lost, or more if the replica lags. `min-replicas-to-write 1` stops a primary that is
+  partitioned and alive.
+- `overloaded`: calls wait until it is certain that the server is silent, and on a busy machine [too long](failure.md#overload).
+- *Clock jumps*: a forward step refills; a backward step refunds nothing and locks no subject out.
+- Leases: no more slots are held than there are, and none that was released is left. After *data lost*, *failover*, *promotion* and *clock jumps*
+  the store may grant each slot once more.
 
 ";
 
+const COLUMNS: &str = "fault | policy | sent | allowed | denied | passed | held | refused | longest decision, ms \
+    | recovery, ms | limit | above it | bound";
+
 /// Renders the promises, which do not depend on a run.
 pub fn promises() -> String {
-    let mut page = INTRODUCTION.to_owned();
-    page.push_str(&assertions());
-    page.push_str("## What callers get\n\n");
-    page.push_str("| fault | how it is injected | policy | what callers get | reason | above the limit, at most |\n");
-    page.push_str("|---|---|---|---|---|---|\n");
-    for fault in FAULTS {
+    let policies = POLICIES.map(|policy| cells([&name(policy), &got(policy), &bound(policy)]));
+    let faults = FAULTS.map(|fault| {
         let reasons: Vec<_> = fault.reasons().map(|reason| format!("`{}`", reason.as_str())).collect();
-        let mut line = |policy: &str, got: &str, bound: &str| {
-            let (name, injection) = (fault.name(), fault.injection());
-            let _ = writeln!(page, "| {name} | {injection} | {policy} | {got} | {} | {bound} |", reasons.join(", "));
-        };
-        if fault.effect() == Effect::Unnoticed {
-            line("any", "the store decides; no effect", "0");
-            continue;
-        }
-        for policy in POLICIES {
-            line(&format!("`{}`", policy.as_str()), got(policy), &bound(fault, policy));
-        }
-    }
-    page.push_str(NOTES);
-    page
+        cells([&fault.name(), &fault.injection(), &effect(fault), &reasons.join(", "), &loss(fault)])
+    });
+    [
+        INTRODUCTION,
+        &assertions(),
+        "## Policies\n\n",
+        &table("policy | a request during an outage | above the limit, at most", policies),
+        OUTAGE,
+        "## Faults\n\n",
+        &table("fault | injection | effect | reasons | above the limit, in addition", faults),
+        NOTES,
+    ]
+    .concat()
 }
 
 /// What [`FaultOutcome::problems`] checks, in words.
 fn assertions() -> String {
     let (tests, figures) = (Scale::for_tests().late, Scale::for_figures().late);
     format!(
-        "For every fault and policy, the suite asserts this bound, the reasons, and what callers get; that every request gets a decision, in less\n\
-         than {tests:?} (`make test`, on a machine that runs all tests at once) or {figures:?} (`make faults`, alone); that no check is sent twice; and that\n\
-         the store has counted nothing that was not requested.\n\n"
+        "The suite asserts effects, reasons and bounds for every fault and policy; that every request gets a decision within {figures:?} ({tests:?} in \
+         `make prove`);\nthat no check is sent twice; and that the store counts nothing that was not requested. Rules with `open` and `degraded` have one \
+         limit, the others one\nof each kind and a second rule, in one plan.\n\n"
     )
 }
 
 /// Renders the figures of a run.
-pub fn figures(rows: &[FaultOutcome], leases: &[LeaseOutcome], scale: &Scale, command: &str, written: &str) -> String {
-    let mut page = format!(
-        "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Timeout {TIMEOUT:?}, {INSTANCES} instances, {} workers per instance and policy, \
-         each with one request every {:?}. Times are wall time on a machine that also runs the servers and \
-         the load; of them the suite asserts only that no decision took {:?}.\n\n",
-        scale.workers, scale.pace, scale.late
-    );
-    page.push_str(
-        "`allowed` and `denied` were decided by the store, `passed` (admitted) and `held` (denied) without it; `refused` are errors. ",
-    );
-    page.push_str(
-        "The recovery time counts from the repair, or from the fault where the servers recover by themselves, ",
-    );
-    page.push_str("until the store made all decisions again.\n\n");
-    page.push_str(
-        "| fault | policy | sent | allowed | denied | passed | held | refused | longest decision | recovery ",
-    );
-    page.push_str("| limit | above it | bound |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
-    for row in rows {
-        let _ = writeln!(page, "{}", figure(row));
-    }
-    let _ = write!(
-        page,
-        "\nSlots of a concurrency limit of {MAX_HELD}, `closed`, with {WORKERS} workers on each instance that hold one for {:?}:\n\n\
-         | fault | taken | most held at once | unconfirmed | left at the end |\n|---|---|---|---|---|\n",
-        scale.pace
-    );
-    for LeaseOutcome { fault, counts, left } in leases {
-        let (name, LeaseCounts { taken, peak, unconfirmed, .. }) = (fault.name(), counts);
-        let _ = writeln!(page, "| {name} | {taken} | {peak} | {unconfirmed} | {left} |");
-    }
-    page
+pub fn figures(rows: &[FaultOutcome], leases: &[LeaseOutcome], scale: &Scale, command: &str, stamp: &str) -> String {
+    let lease_rows = leases.iter().map(|LeaseOutcome { fault, counts, left }| {
+        let LeaseCounts { taken, peak, unconfirmed, .. } = counts;
+        cells([&fault.name(), taken, peak, unconfirmed, left])
+    });
+    [
+        start_figures(command, stamp),
+        format!(
+            "Timeout {TIMEOUT:?}, {INSTANCES} instances, {} workers per instance and policy, each with one request every {:?}. Times are wall \
+             time on a machine that also runs the servers and the load.\n\n",
+            scale.workers, scale.pace
+        ),
+        "`allowed` and `denied` were decided by the store, `passed` (admitted) and `held` (denied) without it; `refused` are errors. The recovery \
+         time counts from the repair, or from the fault where the servers recover by themselves, until the store made all decisions again.\n\n"
+            .to_owned(),
+        table(COLUMNS, rows.iter().map(figure)),
+        format!(
+            "\nSlots of a concurrency limit of {MAX_HELD}, `closed`, with {WORKERS} workers on each instance that hold one for {:?}:\n\n",
+            scale.pace
+        ),
+        table("fault | taken | most held at once | unconfirmed | left at the end", lease_rows),
+    ]
+    .concat()
 }
 
-fn figure(row: &FaultOutcome) -> String {
-    let counts = &row.counts;
-    let recovery = if row.fault.effect() == Effect::Unnoticed { "-".to_owned() } else { time(row.recovery) };
-    let fields = [
-        row.fault.name().to_owned(),
-        format!("`{}`", row.policy.as_str()),
-        counts.sent.to_string(),
-        counts.allowed.to_string(),
-        counts.denied.to_string(),
-        counts.passed.to_string(),
-        counts.held.to_string(),
-        counts.refused.to_string(),
-        time(counts.worst),
-        recovery,
-        row.limit.to_string(),
-        row.over_admission().to_string(),
-        row.bound().to_string(),
-    ];
-    format!("| {} |", fields.join(" | "))
+fn figure(row: &FaultOutcome) -> [String; 13] {
+    let FaultOutcome { fault, policy, counts, limit, .. } = row;
+    let recovery = if fault.effect() == Effect::Unnoticed { "-".to_owned() } else { millis(row.recovery) };
+    cells([
+        &fault.name(),
+        &name(*policy),
+        &counts.sent,
+        &counts.allowed,
+        &counts.denied,
+        &counts.passed,
+        &counts.held,
+        &counts.refused,
+        &millis(counts.worst),
+        &recovery,
+        limit,
+        &row.over_admission(),
+        &row.bound(),
+    ])
 }
 
-fn time(span: Duration) -> String {
-    format!("{:.1} ms", span.as_secs_f64() * 1000.0)
+fn name(policy: OnFailure) -> String {
+    format!("`{}`", policy.as_str())
 }
 
 const fn got(policy: OnFailure) -> &'static str {
@@ -158,22 +127,28 @@ const fn got(policy: OnFailure) -> &'static str {
     }
 }
 
-fn bound(fault: Fault, policy: OnFailure) -> String {
-    let by_policy = match policy {
+const fn bound(policy: OnFailure) -> &'static str {
+    match policy {
         OnFailure::Closed => "0",
         OnFailure::Local => "the limit for each instance",
         OnFailure::Share => "the share of each instance, together the limit",
         OnFailure::Static => "the cap of each instance",
         _ => "every request during the fault",
-    };
-    let by_loss = match fault.loss() {
+    }
+}
+
+const fn effect(fault: Fault) -> &'static str {
+    match fault.effect() {
+        Effect::Unnoticed => "none: the store decides",
+        Effect::Outage(_) => "outage",
+        Effect::SelfHealingOutage(_) => "outage until the servers recover",
+    }
+}
+
+const fn loss(fault: Fault) -> &'static str {
+    match fault.loss() {
         StateLoss::Nothing => "",
         StateLoss::Unreplicated => "the decisions in flight, one for each worker",
         StateLoss::Everything => "the limit once more",
-    };
-    match (policy, by_loss) {
-        (_, "") => by_policy.to_owned(),
-        (OnFailure::Closed, loss) => loss.to_owned(),
-        (_, loss) => format!("{by_policy}, and {loss}"),
     }
 }

@@ -1,23 +1,28 @@
 //! `LoadClient`: consumes, reserves, commits, releases and takes slots at random, and notes every call and its answer.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::http_client::{HttpClient, HttpResponse, NoResponse, json_request};
 use fastrand::Rng;
 use serde_json::{Value, json};
 use tidegate::{Clock, SystemClock};
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::timeout;
 
 use super::call::{Answer, CallKind, CallRecord};
-use super::http_client::{HttpClient, HttpResponse, NoResponse};
 use super::load::Load;
 use super::rules::{Account, Quota};
+use crate::traffic::Pace;
 
 /// The largest cost of a call.
 pub(super) const MAX_COST: u64 = 5;
 
 /// The time between two calls of a client, at least: a client whose server is dead does not take the processor from the others.
-const PACE: Duration = Duration::from_millis(2);
+pub(super) const PACE: Duration = Duration::from_millis(2);
+
+/// After this time, a call counts as unanswered. Instances answer long before, unless they hang.
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// Reservations that a client knows. The oldest are left to run out.
 const MAX_RESERVATIONS: usize = 8;
@@ -28,7 +33,6 @@ pub(super) struct LoadClient {
     number: usize,
     rng: Rng,
     http: HttpClient,
-    pace: Interval,
     reservations: Vec<Reservation>,
     /// Reservations made so far, for their keys.
     made: u64,
@@ -47,23 +51,19 @@ struct Reservation {
 
 impl LoadClient {
     pub(super) fn new(load: &Arc<Load>, number: usize, seed: u64) -> Self {
-        let mut pace = interval(PACE);
-        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             load: Arc::clone(load),
             number,
             rng: Rng::with_seed(seed),
             http: HttpClient::default(),
-            pace,
             reservations: Vec::new(),
             made: 0,
         }
     }
 
     /// Calls until the load ends.
-    pub(super) async fn run(mut self) {
-        while !self.load.has_ended() {
-            self.pace.tick().await;
+    pub(super) async fn run(mut self, mut pace: Pace) {
+        while pace.next().await {
             match self.rng.u8(..100) {
                 0..55 => self.consume().await,
                 55..70 => self.reserve_anew().await,
@@ -115,7 +115,7 @@ impl LoadClient {
         let (_, instance) = self.load.pick_instance(&mut self.rng);
         if let Some(addresses) = instance.addresses() {
             // If that fails, the slot runs out with its lease.
-            let _ = self.http.send(addresses.http, "DELETE", &format!("/v1/leases/{lease}"), "").await;
+            let _ = send(&mut self.http, addresses.http, "DELETE", &format!("/v1/leases/{lease}"), "").await;
         }
     }
 
@@ -183,7 +183,7 @@ impl LoadClient {
         let (index, instance) = self.load.pick_instance(&mut self.rng);
         let began = clock.now();
         let response = match instance.addresses() {
-            Some(addresses) => self.http.post(addresses.http, path, body).await,
+            Some(addresses) => send(&mut self.http, addresses.http, "POST", path, &body.to_string()).await,
             None => Err(NoResponse::Unsent),
         };
         let ended = clock.now();
@@ -192,7 +192,7 @@ impl LoadClient {
             Err(NoResponse::Unsent) => Answer::Unsent,
             Err(NoResponse::Missing) => Answer::Missing,
         };
-        let text = response.map_or(Value::Null, |response| serde_json::from_str(&response.text).unwrap_or_default());
+        let text = response.map_or(Value::Null, |response| serde_json::from_slice(&response.body).unwrap_or_default());
         let (round, client) = (self.load.round(), self.number);
         let account = account.clone();
         self.load.note(CallRecord { round, client, instance: index, account, kind, began, ended, answer });
@@ -203,6 +203,18 @@ impl LoadClient {
         let tenants = self.load.tenants();
         Account { quota, tenant: tenants[self.rng.usize(..tenants.len())].clone() }
     }
+}
+
+/// Sends a call, and never twice. One that is not answered for a long time is missing.
+pub(super) async fn send(
+    http: &mut HttpClient,
+    to: SocketAddr,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> Result<HttpResponse, NoResponse> {
+    let request = json_request(method, path, body);
+    timeout(MAX_ANSWER_TIME, http.send(to, request.as_bytes())).await.unwrap_or(Err(NoResponse::Missing))
 }
 
 fn read_answer(quota: Quota, response: &HttpResponse) -> Answer {

@@ -10,9 +10,9 @@ use tokio::task::block_in_place;
 
 use super::instance::Instance;
 use super::ledger_rows::LedgerDatabase;
-use super::postgres_part::PostgresPart;
 use super::rules::{SECRET, rule_file};
 use super::strike::{Deployment, Victim};
+use conformance::postgres::PostgresServer;
 use conformance::server::{Kind, Server};
 use conformance::suite::{connect_store, long_timeout_options};
 
@@ -34,7 +34,7 @@ pub(super) struct Environment {
 /// What a fleet shares.
 struct SharedParts {
     redis: Server,
-    postgres: PostgresPart,
+    postgres: PostgresServer,
     /// The harness looks into outboxes through it.
     store: RedisStore,
 }
@@ -52,7 +52,7 @@ impl Environment {
         arguments.extend(BUDGETS.map(str::to_owned));
         let (shared, ledger) = match deployment {
             Deployment::Fleet => {
-                let (redis, postgres) = block_in_place(|| (Server::start(Kind::Redis), PostgresPart::start()));
+                let (redis, postgres) = block_in_place(|| (Server::start(Kind::Redis), PostgresServer::start()));
                 arguments.extend(["--store".to_owned(), redis.url(), "--ledger".to_owned(), postgres.url()]);
                 let store = connect_store(&redis.url(), &options()).await;
                 let ledger = LedgerDatabase::postgres(&postgres.url());

@@ -1,14 +1,15 @@
 //! What is inspected after a round, when everything is up and no client calls: gate, ledger and notes agree.
 
+use conformance::http_client::HttpClient;
+use conformance::poll::Polling;
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use super::http_client::HttpClient;
+use super::client::send;
 use super::instance::Instance;
 use super::promises::AccountEvidence;
 use super::rules::{Account, Quota};
 use super::run::{CrashRun, account, tenants_of};
-use super::waiting::Polling;
 
 /// What an instance says about an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ async fn reconcile(run: &CrashRun, round: u32, rng: &mut Rng) {
         let method = if is_running { "GET" } else { "POST" };
         let body = if is_running { "" } else { "{}" };
         let path = if is_running { "/v1/usage/reconcile" } else { "/v1/usage/compare" };
-        let response = http.send(admin, method, path, body).await.expect("an answer");
+        let response = send(&mut http, admin, method, path, body).await.expect("an answer");
         assert!(matches!(response.status, 200 | 202), "{place}: {response:?}");
         let answer = response.json();
         is_running = answer["running"] == json!(true);
@@ -112,9 +113,12 @@ async fn gate_view(instance: &Instance, account: &Account) -> Option<GateView> {
     let request = json!({ "action": action, "tenant": account.tenant });
     let mut peek = request.clone();
     peek["peek"] = json!(true);
-    let decision = http.post(to, "/v1/check", &peek).await.ok().filter(|response| response.status == 200)?.json();
-    let outstanding = http.post(to, "/v1/quotas/outstanding", &request).await;
-    let outstanding = outstanding.ok().filter(|response| response.status == 200)?.json();
+    let mut post = async |path: &str, body: &Value| {
+        let response = send(&mut http, to, "POST", path, &body.to_string()).await.ok();
+        response.filter(|response| response.status == 200).map(|response| response.json())
+    };
+    let decision = post("/v1/check", &peek).await?;
+    let outstanding = post("/v1/quotas/outstanding", &request).await?;
     let find = |list: &Value| list.as_array()?.iter().find(|one| one["rule"] == json!(rule)).cloned();
     let (check, holds) = (find(&decision["checks"])?, find(&outstanding["outstanding"])?);
     let holds = (holds["reservations"].as_u64()?, holds["units"].as_u64()?);

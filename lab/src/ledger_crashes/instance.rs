@@ -1,12 +1,12 @@
 //! `Instance`: a `tidegate serve` process, which is killed and started again. It has other ports after each start.
 
-use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
-use super::waiting::Polling;
+use conformance::poll::Polling;
+use conformance::process::Process;
+use conformance::serve_process::ServeProcess;
 
 /// A server process.
 #[derive(Debug)]
@@ -14,8 +14,14 @@ pub(super) struct Instance {
     program: PathBuf,
     arguments: Vec<String>,
     directory: PathBuf,
-    process: Mutex<Option<Child>>,
-    addresses: Mutex<Option<Addresses>>,
+    state: Mutex<InstanceState>,
+}
+
+#[derive(Debug)]
+enum InstanceState {
+    Dead,
+    Starting(Process),
+    Up(ServeProcess),
 }
 
 /// Where a running instance listens.
@@ -26,31 +32,25 @@ pub(super) struct Addresses {
 }
 
 impl Instance {
-    /// Starts `program` with these arguments of `serve`. Its output goes into `directory`.
+    /// Starts `program` with these arguments of `serve`, in `directory`.
     pub(super) async fn start(program: &Path, arguments: Vec<String>, directory: &Path) -> Self {
-        let instance = Self {
-            program: program.to_owned(),
-            arguments,
-            directory: directory.to_owned(),
-            process: Mutex::new(None),
-            addresses: Mutex::new(None),
-        };
+        let (program, directory) = (program.to_owned(), directory.to_owned());
+        let instance = Self { program, arguments, directory, state: Mutex::new(InstanceState::Dead) };
         instance.restart().await;
         instance
     }
 
     /// Where it listens, unless it is dead or not up yet.
     pub(super) fn addresses(&self) -> Option<Addresses> {
-        *self.addresses.lock().unwrap()
+        match &*self.state.lock().unwrap() {
+            InstanceState::Up(server) => Some(Addresses { http: server.http(), admin: server.admin() }),
+            _ => None,
+        }
     }
 
     /// Kills it with SIGKILL.
     pub(super) fn kill(&self) {
-        *self.addresses.lock().unwrap() = None;
-        if let Some(mut process) = self.process.lock().unwrap().take() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
+        *self.state.lock().unwrap() = InstanceState::Dead;
     }
 
     /// Starts it after a kill, and waits until it listens. One that ends at once, because its ledger is not up yet, is started again, as by a
@@ -63,64 +63,46 @@ impl Instance {
         }
     }
 
-    /// Starts it if it does not run, and reads its addresses if it has printed them.
+    /// Starts it if it does not run, and sees whether it listens.
     fn is_up(&self) -> bool {
-        let mut process = self.process.lock().unwrap();
-        if process.as_mut().is_none_or(|process| process.try_wait().unwrap().is_some()) {
-            *process = Some(self.spawn());
-            return false;
-        }
-        let found = addresses(&self.output());
-        *self.addresses.lock().unwrap() = found;
-        found.is_some()
+        let mut state = self.state.lock().unwrap();
+        *state = match std::mem::replace(&mut *state, InstanceState::Dead) {
+            InstanceState::Starting(process) => match ServeProcess::from_process(process) {
+                Ok(server) => InstanceState::Up(server),
+                Err(mut process) => {
+                    if process.has_ended() {
+                        InstanceState::Dead
+                    } else {
+                        InstanceState::Starting(process)
+                    }
+                }
+            },
+            InstanceState::Up(server) => InstanceState::Up(server),
+            InstanceState::Dead => {
+                let mut command = ServeProcess::command(&self.program);
+                InstanceState::Starting(Process::start(command.args(&self.arguments).current_dir(&self.directory)))
+            }
+        };
+        matches!(*state, InstanceState::Up(_))
     }
 
-    /// The output since the last start.
-    fn output(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.log()).unwrap_or_default()).into_owned()
-    }
-
-    /// The output without single refusals, for failure messages.
+    /// The output since the last start without single refusals, for failure messages.
     pub(super) fn log_lines(&self) -> String {
-        let output = self.output();
+        let output = match &*self.state.lock().unwrap() {
+            InstanceState::Dead => String::new(),
+            InstanceState::Starting(process) => process.output(),
+            InstanceState::Up(server) => server.output(),
+        };
         let lines: Vec<&str> = output.lines().filter(|line| !line.contains("tidegate::refusals")).collect();
         lines.join("\n")
     }
 
     /// Whether it ended without being killed.
     pub(super) fn has_ended_by_itself(&self) -> bool {
-        let mut process = self.process.lock().unwrap();
-        process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_some())
-    }
-
-    fn log(&self) -> PathBuf {
-        self.directory.join("log")
-    }
-
-    fn spawn(&self) -> Child {
-        let log = File::create(self.log()).unwrap();
-        let mut command = Command::new(&self.program);
-        command.arg("serve").args(&self.arguments).current_dir(&self.directory);
-        for flag in ["--http", "--grpc", "--admin"] {
-            command.args([flag, "127.0.0.1:0"]);
+        match &mut *self.state.lock().unwrap() {
+            InstanceState::Dead => false,
+            InstanceState::Starting(process) => process.has_ended(),
+            InstanceState::Up(server) => server.has_ended(),
         }
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        command.spawn().unwrap_or_else(|error| panic!("{} does not start: {error}", self.program.display()))
-    }
-}
-
-/// The addresses that a server prints, once it has printed all of them.
-fn addresses(output: &str) -> Option<Addresses> {
-    let address = |name: &str| {
-        let line = output.lines().find(|line| line.starts_with(name))?;
-        let port = line.split("127.0.0.1:").nth(1)?.split(|end: char| !end.is_ascii_digit()).next()?;
-        Some(SocketAddr::from(([127, 0, 0, 1], port.parse().ok()?)))
-    };
-    output.contains("\nrules ").then_some(Addresses { http: address("check API")?, admin: address("metrics")? })
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        self.kill();
     }
 }

@@ -1,15 +1,15 @@
 //! `Load`: the clients of one round, and their notes.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
-use tokio::task::JoinSet;
 
 use super::call::{Answer, CallRecord};
-use super::client::LoadClient;
+use super::client::{LoadClient, PACE};
 use super::instance::Instance;
 use super::rules::Quota;
+use crate::traffic::Workers;
 
 /// Clients at the same time.
 pub const CLIENTS: usize = 6;
@@ -24,7 +24,6 @@ pub(super) struct Load {
     calls: AtomicU64,
     /// Acknowledged calls under each quota.
     acknowledged: [AtomicU64; 4],
-    ended: AtomicBool,
     notes: Mutex<Vec<CallRecord>>,
 }
 
@@ -42,27 +41,18 @@ impl Load {
             instances: instances.to_vec(),
             calls: AtomicU64::new(0),
             acknowledged: Default::default(),
-            ended: AtomicBool::new(false),
             notes: Mutex::default(),
         })
     }
 
     /// Starts all clients.
-    pub(super) fn start(self: &Arc<Self>, rng: &mut Rng) -> JoinSet<()> {
-        let mut clients = JoinSet::new();
+    pub(super) fn start(self: &Arc<Self>, rng: &mut Rng) -> Workers {
+        let mut clients = Workers::default();
         for number in 0..CLIENTS {
-            clients.spawn(LoadClient::new(self, number, rng.u64(..)).run());
+            let client = LoadClient::new(self, number, rng.u64(..));
+            clients.spawn(PACE, |pace| client.run(pace));
         }
         clients
-    }
-
-    /// Tells the clients to stop after their current call.
-    pub(super) fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
     }
 
     pub(super) const fn round(&self) -> u32 {

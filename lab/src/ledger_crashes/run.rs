@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::poll::Polling;
 use fastrand::Rng;
 use tidegate::{Clock, SystemClock};
 use tokio::task::JoinSet;
@@ -20,7 +21,7 @@ use super::outcome::{Counts, RoundOutcome};
 use super::promises::StoreLoss;
 use super::rules::{Account, AccountIndex, Quota, SLOTS};
 use super::strike::{Deployment, Strike, Victim};
-use super::waiting::Polling;
+use crate::traffic::Workers;
 
 /// Tenants under load in a round.
 const TENANTS: usize = 3;
@@ -95,10 +96,7 @@ impl CrashRun {
         let mut clients = load.start(&mut rng);
         let lag_micros = self.strike_all(&strikes, &load, &mut clients).await;
         self.wait_for_decisions(&load, &mut clients).await;
-        load.end();
-        while let Some(ended) = clients.join_next().await {
-            ended.unwrap_or_else(|error| panic!("{}: a client: {error}", self.place(round)));
-        }
+        clients.stop().await;
         self.take_slots(&load, rng.u64(..)).await;
         let counts = self.collect(&load);
         let lost_units = inspect(self, round, &mut rng).await;
@@ -111,14 +109,14 @@ impl CrashRun {
     }
 
     /// A client ends before the round only if an answer has no meaning.
-    fn assert_no_client_ended(&self, round: u32, clients: &mut JoinSet<()>) {
-        if let Some(ended) = clients.try_join_next() {
+    fn assert_no_client_ended(&self, round: u32, clients: &mut Workers) {
+        if let Some(ended) = clients.find_ended() {
             panic!("{}: a client has ended: {ended:?}", self.place(round));
         }
     }
 
     /// Kills and repairs all victims at their moments. Returns the lag of the ledger at a loss of the store.
-    async fn strike_all(&mut self, strikes: &[Strike], load: &Arc<Load>, clients: &mut JoinSet<()>) -> u64 {
+    async fn strike_all(&mut self, strikes: &[Strike], load: &Arc<Load>, clients: &mut Workers) -> u64 {
         let mut moments: Vec<(u64, bool, &Strike)> = Vec::new();
         for strike in strikes {
             moments.push((strike.after_calls, true, strike));
@@ -171,7 +169,7 @@ impl CrashRun {
     }
 
     /// Waits until calls under every quota are decided again.
-    async fn wait_for_decisions(&self, load: &Load, clients: &mut JoinSet<()>) {
+    async fn wait_for_decisions(&self, load: &Load, clients: &mut Workers) {
         let before = Quota::ALL.map(|quota| load.decided(quota));
         let decided = || Quota::ALL.map(|quota| load.decided(quota) - before[quota as usize]);
         let details = || {

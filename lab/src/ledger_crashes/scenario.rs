@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
+use conformance::http_client::HttpClient;
+use conformance::poll::Polling;
 use serde_json::{Value, json};
 use tidegate::spi::AccountKey;
 
+use super::client::send;
 use super::environment::Environment;
-use super::http_client::HttpClient;
 use super::rules::{Account, AccountIndex};
 use super::strike::{Deployment, Victim};
-use super::waiting::Polling;
 
 /// Seconds that a reservation lasts: longer than a test.
 const RESERVATION_TTL: u64 = 3_600;
@@ -83,7 +84,7 @@ impl Scenario {
 
     async fn post(&self, instance: usize, path: &str, body: &Value) -> (u16, Value) {
         let to = self.environment.instances[instance].addresses().expect("an instance that is up").http;
-        let response = HttpClient::default().post(to, path, body).await.expect("an answer");
+        let response = send(&mut HttpClient::default(), to, "POST", path, &body.to_string()).await.expect("an answer");
         (response.status, response.json())
     }
 }

@@ -59,8 +59,8 @@ impl Deployment {
     /// Its name on the page.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Fleet => "Redis and PostgreSQL, 2 instances",
-            Self::Single => "memory and SQLite, 1 instance",
+            Self::Fleet => "fleet",
+            Self::Single => "single",
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::doors::assertions::{ProxyCapabilities, assert_passes_degraded, assert_store_outage, limits};
+use crate::doors::backend::ProxyResponse;
 use crate::doors::client::request;
 use crate::doors::setup::{Recipe, Setup, deployed};
 use conformance::process::program;

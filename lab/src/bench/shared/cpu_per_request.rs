@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tidegate_server::command::Failure;
 
-use super::super::load;
 use super::super::options::BenchArgs;
 use super::super::request_template::RequestTemplate;
+use super::super::{load, no_figures};
 use super::figure_table::{FigureColumn, FigureTable};
 use super::servers::{FLOOD_LIMIT, FrontDoor, SharedServers};
 use crate::traffic::Connection;
@@ -85,15 +85,12 @@ async fn measure(
 
 impl CpuContender<'_> {
     async fn measure_round(&self, servers: &SharedServers, requests: u64) -> Result<[f64; 2], Failure> {
-        let failed = |reason: String| failure(self.door, &reason);
+        let failed = |reason: String| no_figures(&self.door.name, &reason);
         let mut connections = Vec::new();
         for _ in 0..self.connections {
-            let (protocol, authority) = (self.template.protocol, &self.template.authority);
-            let opened = Connection::open_many(protocol, authority, self.calls_per_connection).await;
-            connections.extend(opened.map_err(|error| failed(error.to_string()))?);
+            let opened = load::open_warm_connections(&self.template, self.calls_per_connection).await;
+            connections.extend(opened.map_err(failed)?);
         }
-        let warm_up = connections.len() as u64 * 4;
-        let connections = load::closed_loop(connections, &self.template, warm_up).await.map_err(failed)?;
         let before = servers.spent(self.door)?;
         load::closed_loop(connections, &self.template, requests).await.map_err(failed)?;
         Ok(servers.spent(self.door)?.micros_since(before, requests))
@@ -104,16 +101,13 @@ impl CpuContender<'_> {
 async fn use_up_limit(door: &FrontDoor) -> Result<(), Failure> {
     let template = Arc::new(RequestTemplate::over_limit(door.address));
     let opened = Connection::open_many(template.protocol, &template.authority, 1).await;
-    let connections = opened.map_err(|error| failure(door, &error.to_string()))?;
-    load::closed_loop(connections, &template, FLOOD_LIMIT).await.map_err(|reason| failure(door, &reason))?;
+    let failed = |reason: String| no_figures(&door.name, &reason);
+    let connections = opened.map_err(|error| failed(error.to_string()))?;
+    load::closed_loop(connections, &template, FLOOD_LIMIT).await.map_err(failed)?;
     Ok(())
 }
 
 fn table(title: &str, contenders: &[CpuContender<'_>], best: Vec<[f64; 2]>, ratios: Vec<(String, f64)>) -> FigureTable {
     let rows = contenders.iter().zip(best).map(|(contender, micros)| (contender.door.name.clone(), micros.to_vec()));
     FigureTable { title: title.to_owned(), columns: COLUMNS.to_vec(), rows: rows.collect(), ratios }
-}
-
-fn failure(door: &FrontDoor, reason: &str) -> Failure {
-    Failure::usage(format!("{}: {reason}; there are no figures", door.name))
 }

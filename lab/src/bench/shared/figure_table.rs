@@ -1,7 +1,10 @@
 //! `FigureTable`: rows of figures and the ratios between them, as text or JSON.
 
 use serde_json::{Map, Value, json};
-use tidegate_server::command::{Output, Style};
+use tidegate_server::command::Output;
+
+use super::super::measurement::print_lines;
+use crate::table::Table;
 
 /// A column: its title, and the decimals of its numbers.
 pub(super) type FigureColumn = (&'static str, usize);
@@ -18,19 +21,13 @@ pub(super) struct FigureTable {
 
 impl FigureTable {
     pub(super) fn print(&self, output: &mut Output<'_>) {
-        output.line(&self.title);
-        let width = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        let cells = |numbers: &[f64]| {
-            let cell = |(number, (title, decimals)): (&f64, &FigureColumn)| {
-                format!("{number:>width$.decimals$}", width = title.chars().count())
-            };
-            numbers.iter().zip(&self.columns).map(cell).collect::<Vec<_>>().join("  ")
-        };
-        let head: Vec<&str> = self.columns.iter().map(|(title, _)| *title).collect();
-        output.line(output.styled(Style::Bold, format!("{:width$}  {}", "", head.join("  "))));
+        let mut table = Table::new(&self.title, [""].into_iter().chain(self.columns.iter().map(|(title, _)| *title)));
         for (name, numbers) in &self.rows {
-            output.line(format_args!("{name:width$}  {}", cells(numbers)));
+            let decimals = self.columns.iter().map(|(_, decimals)| *decimals);
+            table.figures(name, numbers.iter().copied().zip(decimals));
         }
+        output.line(table.title());
+        print_lines(&table, output);
         for (name, ratio) in &self.ratios {
             output.line(format_args!("{ratio:.2}  {name}"));
         }

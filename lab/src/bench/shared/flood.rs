@@ -2,18 +2,18 @@
 //! and the latency of the bystander.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tidegate::Timer;
 use tidegate_server::command::Failure;
-use tokio::task::JoinSet;
 
-use super::super::load;
 use super::super::options::BenchArgs;
 use super::super::request_template::RequestTemplate;
+use super::super::{load, no_figures};
 use super::figure_table::FigureTable;
 use super::servers::{FrontDoor, SharedServers};
-use crate::traffic::{self, Connection, DEFAULT_TIMEOUT, Protocol};
+use crate::traffic::{self, Connection, DEFAULT_TIMEOUT, Pace, Protocol, Workers};
 
 /// Connections of the flood, each with one request under way.
 const FLOOD_CONNECTIONS: u16 = 1000;
@@ -96,28 +96,25 @@ async fn flood(
     timer: &Arc<impl Timer + 'static>,
     result: &mut FloodResult,
 ) -> Result<(), Failure> {
-    let failed = |reason: String| Failure::usage(format!("{}: {reason}; there are no figures", door.name));
+    let failed = |reason: String| no_figures(&door.name, &reason);
     let open = async |count| {
         let opened = Connection::open_many(Protocol::Http1, &door.address.to_string(), count).await;
         opened.map_err(|error| failed(error.to_string()))
     };
     let (flooding, bystander) = (open(FLOOD_CONNECTIONS).await?, open(BYSTANDER_CONNECTIONS).await?);
-    let (template, counts, stop) = (
-        Arc::new(RequestTemplate::over_limit(door.address)),
-        Arc::new(FloodCounts::default()),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let (template, counts) = (Arc::new(RequestTemplate::over_limit(door.address)), Arc::new(FloodCounts::default()));
     let (before, started) = (servers.spent(door)?, timer.now());
-    let mut tasks = JoinSet::new();
+    let mut workers = Workers::default();
     for connection in flooding {
-        tasks.spawn(send_until_stopped(connection, Arc::clone(&template), Arc::clone(&counts), Arc::clone(&stop)));
+        let (template, counts) = (Arc::clone(&template), Arc::clone(&counts));
+        // The answers set the pace.
+        workers.spawn(Duration::MAX, |pace| send_until_stopped(connection, template, counts, pace));
     }
     let template = Arc::new(RequestTemplate::bystander(door.address));
     let latencies =
         load::open_loop(bystander, &template, BYSTANDER_RATE, arguments.seconds, timer).await.map_err(failed)?;
-    stop.store(true, Ordering::Relaxed);
     let seconds = timer.now().since(started).as_secs_f64();
-    while tasks.join_next().await.is_some() {}
+    workers.stop().await;
     let [passed, refused, other] =
         [&counts.passed, &counts.refused, &counts.other].map(|count| count.load(Ordering::Relaxed));
     let micros = servers.spent(door)?.micros_since(before, passed + refused + other);
@@ -140,9 +137,9 @@ async fn send_until_stopped(
     mut connection: Connection,
     template: Arc<RequestTemplate>,
     counts: Arc<FloodCounts>,
-    stop: Arc<AtomicBool>,
+    pace: Pace,
 ) {
-    while !stop.load(Ordering::Relaxed) {
+    while !pace.is_stopped() {
         let response = connection.send(template.request(0), DEFAULT_TIMEOUT).await;
         let count = match response.map(|response| response.status.as_u16()) {
             Ok(200) => &counts.passed,

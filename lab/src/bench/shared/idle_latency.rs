@@ -5,12 +5,11 @@ use std::sync::Arc;
 use tidegate::Timer;
 use tidegate_server::command::Failure;
 
-use super::super::load;
 use super::super::options::BenchArgs;
 use super::super::request_template::RequestTemplate;
+use super::super::{load, no_figures};
 use super::figure_table::FigureTable;
 use super::servers::SharedServers;
-use crate::traffic::Connection;
 
 /// Measures the check APIs in turn. The best round of each percentile counts.
 pub(super) async fn measure(
@@ -21,12 +20,9 @@ pub(super) async fn measure(
     let mut best = vec![[u64::MAX; 2]; servers.check_apis.len()];
     for _ in 0..arguments.rounds {
         for (door, best) in servers.check_apis.iter().zip(&mut best) {
-            let failed = |reason: String| Failure::usage(format!("{}: {reason}; there are no figures", door.name));
+            let failed = |reason: String| no_figures(&door.name, &reason);
             let template = Arc::new(RequestTemplate::check(door.address));
-            let opened = Connection::open_many(template.protocol, &template.authority, arguments.connections).await;
-            let connections = opened.map_err(|error| failed(error.to_string()))?;
-            let warm_up = u64::from(arguments.connections) * 4;
-            let connections = load::closed_loop(connections, &template, warm_up).await.map_err(failed)?;
+            let connections = load::open_warm_connections(&template, arguments.connections).await.map_err(failed)?;
             let latencies = load::open_loop(connections, &template, arguments.rate, arguments.seconds, timer).await;
             let [p50, _, p99, ..] = latencies.map_err(failed)?.micros();
             *best = [p50.min(best[0]), p99.min(best[1])];

@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use conformance::process::Process;
+use conformance::serve_process::ANY_PORT;
 use tidegate_server::command::Failure;
 
 use super::super::options::BenchArgs;
-use super::super::server_under_test::{ANY_PORT, Program, RULES, serve, serve_files};
-use crate::traffic::{RedisServer, ServerProcess};
+use super::super::server_under_test::{RULES, read_address, serve, serve_files, serve_nothing, this_program};
+use crate::traffic::{RedisServer, cpu_time};
 
 /// The units that a client over its limit gets. On the memory store the limit is 0.
 pub(super) const FLOOD_LIMIT: u64 = 100;
@@ -17,7 +19,7 @@ pub(super) const FLOOD_LIMIT: u64 = 100;
 pub(super) struct FrontDoor {
     pub(super) name: String,
     pub(super) address: SocketAddr,
-    process: ServerProcess,
+    process: Process,
     /// Whether its store is the Redis server.
     on_redis: bool,
 }
@@ -46,7 +48,7 @@ impl SharedServers {
         let Some(redis) = RedisServer::start()? else {
             return Err(Failure::usage("neither redis-server nor valkey-server is installed; install one of them"));
         };
-        let (this, url) = (Program::this()?, redis.url());
+        let (this, url) = (this_program()?, redis.url());
         let store = ["--store", &url];
         // Calls that fail on a busy machine would end the measurement.
         let patient = ["--store", &url, "--store-budget", "2000", "--queue-wait", "2000"];
@@ -58,14 +60,14 @@ impl SharedServers {
         };
         let grpc = |name: &str, process, on_redis| FrontDoor::new(name, process, "Envoy RLS", on_redis);
         let mut check_apis = vec![("check API on Redis", this.clone())];
-        check_apis.extend(arguments.baseline.clone().map(|path| ("the same of --baseline", Program::at(path))));
+        check_apis.extend(arguments.baseline.clone().map(|path| ("the same of --baseline", path)));
         let check_apis = check_apis
             .into_iter()
             .map(|(name, program)| FrontDoor::new(name, serve(&program, folder, RULES, &store)?, "check API", true));
         Ok(Self {
             gateway_on_redis: gateway("gateway on Redis", FLOOD_LIMIT, &store)?,
             gateway_in_memory: gateway("gateway in memory, limit 0", 0, &[])?,
-            do_nothing: grpc("do-nothing tonic server", this.start(&["bench", "serve-nothing"])?, false)?,
+            do_nothing: grpc("do-nothing tonic server", serve_nothing(&this)?, false)?,
             rate_limit_services: [
                 grpc("rate limit service on Redis, Envoy's files", serve_files(&this, folder, &patient)?, true)?,
                 grpc("rate limit service on Redis, rule file", serve(&this, folder, RULES, &patient)?, true)?,
@@ -77,15 +79,15 @@ impl SharedServers {
 
     /// The CPU time that `door`, and Redis if it uses it, have spent so far.
     pub(super) fn spent(&self, door: &FrontDoor) -> Result<SpentCpu, Failure> {
-        let redis = if door.on_redis { self.redis.process().cpu_time()? } else { Duration::ZERO };
-        Ok(SpentCpu { door: door.process.cpu_time()?, redis })
+        let redis = if door.on_redis { cpu_time(self.redis.process())? } else { Duration::ZERO };
+        Ok(SpentCpu { door: cpu_time(&door.process)?, redis })
     }
 }
 
 impl FrontDoor {
     /// `line` begins the line of output with its address.
-    fn new(name: &str, mut process: ServerProcess, line: &str, on_redis: bool) -> Result<Self, Failure> {
-        let address = process.read_address(line)?;
+    fn new(name: &str, mut process: Process, line: &str, on_redis: bool) -> Result<Self, Failure> {
+        let address = read_address(&mut process, line)?;
         Ok(Self { name: name.to_owned(), address, process, on_redis })
     }
 }

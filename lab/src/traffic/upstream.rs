@@ -1,11 +1,12 @@
-//! The service behind the gateways: it answers every request with one line, on the CPU core of the load.
+//! `Upstream`: the service behind the gateways. It answers every request with one line, on the thread or the runtime of the load.
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -29,17 +30,18 @@ impl Upstream {
         self.0.local_addr()
     }
 
-    /// Serves until accepting fails.
-    pub(crate) async fn serve(self) -> io::Result<()> {
+    /// Serves until accepting fails. `observe` gets every request.
+    pub(crate) async fn serve(self, observe: impl Fn(&HeaderMap) + Clone + Send + 'static) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.0)?;
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(respond)));
+            let observe = observe.clone();
+            let respond = service_fn(move |request: Request<Incoming>| {
+                observe(request.headers());
+                ready(Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(RESPONSE_BODY)))))
+            });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), respond));
         }
     }
-}
-
-async fn respond(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    Ok(Response::new(Full::new(Bytes::from_static(RESPONSE_BODY))))
 }
