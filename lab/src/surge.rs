@@ -3,7 +3,7 @@
 //! ```text
 //! options ──▶ shared store ──▶ phase: riders, background load, flood ──▶ simulation ──▶ fleet ──▶ backend     four times
 //!                                                                   │ request log  └ admission log   └ matching, position index
-//!                                                                   └────────────────────┴──▶ results ──▶ goals ──▶ console │ page
+//!                                                                   └────────────────────┴──▶ results ──▶ goals ──▶ console │ page, picture
 //! ```
 //!
 //! All of them exchange real HTTP in one process: crowd and service on one runtime, the gateways on another. Measuring takes no
@@ -19,11 +19,12 @@ mod fleet;
 mod flood;
 mod format;
 mod goals;
+mod load_stats;
 mod matching;
-mod open_files;
 mod options;
 mod page;
 mod phase;
+mod picture;
 mod plot;
 mod position_index;
 mod report;
@@ -34,6 +35,7 @@ mod riders;
 mod rng;
 mod shared_store;
 mod simulation;
+mod summary;
 mod table;
 
 use std::sync::Arc;
@@ -60,8 +62,10 @@ pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit
         let _guard = crowd_runtime.enter();
         stop_signal().map_err(|error| traffic::signal_failure(&error))?
     };
-    open_files::raise_limit(arguments.flood)?;
-    let report_file = ReportFile::reserve(&arguments.report)?;
+    flood::raise_open_file_limit(arguments.flood)?;
+    let report_file = ReportFile::reserve("--report", &arguments.report)?;
+    let picture = arguments.picture.as_ref();
+    let picture_file = picture.map(|path| ReportFile::reserve("--picture", path)).transpose()?;
     let store = SharedStore::open(url, format!("surge{:08x}", timer.now().as_micros() as u32))?;
     let context = RunContext {
         scenario: arguments.scenario(),
@@ -75,6 +79,9 @@ pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit
     let (phases, stopped) = crowd_runtime.block_on(run_phases(&context, stop, output))?;
     let report = Report::new(arguments, &context, date, phases, stopped);
     report_file.write(&page::render_page(&report))?;
+    if let Some(file) = picture_file {
+        file.write(&picture::render_file(&report))?;
+    }
     if arguments.json {
         output.json(&report);
     } else {
@@ -87,7 +94,7 @@ pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit
     if report.stopped {
         return Err(Failure::usage("stopped by a signal, so the report covers only the time until then"));
     }
-    Ok(Exit::from_success(report.goals_reached()))
+    Ok(goals::exit(&report.goals))
 }
 
 /// Runs all phases in order, and returns whether a signal stopped them early. In any case the keys of this run are deleted from

@@ -3,8 +3,10 @@
 use tidegate_server::command::{Output, Style};
 
 use super::format::format_count;
+use super::goals::{Goal, Judgment};
 use super::phase::{Phase, Progress};
 use super::report::Report;
+use super::summary;
 use super::table::Table;
 
 /// Announces a phase.
@@ -17,7 +19,7 @@ pub(crate) fn print_phase_start(phase: Phase, output: &mut Output<'_>) {
 pub(crate) fn print_progress(progress: &Progress, output: &mut Output<'_>) {
     let Progress { second, total_seconds, served, refused, failed, waiting } = progress;
     let line = format!(
-        "  {second:>2} of {total_seconds} s   served {:>7}   refused {:>7}   failed {:>6}   waiting for a worker {:>6}",
+        "  {second:>2} of {total_seconds} s   served {:>7}   denied {:>7}   failed {:>6}   waiting for a worker {:>6}",
         format_count(*served),
         format_count(*refused),
         format_count(*failed),
@@ -40,14 +42,15 @@ pub(crate) fn print_report(report: &Report, output: &mut Output<'_>) {
     output.line(output.styled(Style::Bold, "Before and after"));
     print_table(&Table::from_phases(&report.phases), output);
     let width = report.goals.iter().map(|goal| goal.text.chars().count()).max().unwrap_or(0);
-    for goal in &report.goals {
-        let mark = match goal.reached {
-            Some(true) => output.styled(Style::Good, "✓ reached   "),
-            Some(false) => output.styled(Style::Bad, "✗ missed    "),
-            None => output.styled(Style::Caution, "  not judged"),
+    for Goal { text, result, judgment } in &report.goals {
+        let (mark, reason) = match judgment {
+            Judgment::Reached => (output.styled(Style::Good, "✓ reached   "), String::new()),
+            Judgment::Missed => (output.styled(Style::Bad, "✗ missed    "), String::new()),
+            Judgment::NotJudged(reason) => (output.styled(Style::Caution, "  not judged"), format!(" ({reason})")),
         };
-        output.line(format_args!("{mark}  {:width$}  {}", goal.text, goal.result));
+        output.line(format_args!("{mark}  {text:width$}  {result}{reason}"));
     }
+    output.line(format_args!("\n{}", summary::conclusion(report)));
 }
 
 /// Prints a table with a dimmed heading, and an empty line after it.

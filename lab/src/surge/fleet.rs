@@ -146,7 +146,7 @@ mod tests {
             phase_duration: Duration::from_secs(1),
             arrivals_per_second: 1,
             timeout: Duration::from_secs(60),
-            judges_times: false,
+            obstacle: None,
         };
         let mut backend = Backend::start(1, Arc::clone(&timer)).await.unwrap();
         let rules = Phase::Capacity.rules().ok().unwrap();

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use tidegate::{Request, Timestamp};
+use tidegate_server::command::Failure;
 
 use super::endpoint::Endpoint;
 use super::request_log::ClientKind;
 use super::simulation::{OwnConnection, Simulation};
-use crate::traffic::RequestError;
+use crate::traffic::{RequestError, raise_file_limit};
 
 /// The user ID of the bot.
 const FLOOD_USER: &str = "flood";
@@ -20,6 +21,21 @@ const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time for a response, as for the other bot.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Open files of a run without a flood: its crowd shares connections.
+const CROWD_FILES: u64 = 1024;
+
+/// Raises the limit on open files of this process if it is too low for a flood over this many connections. Client and gateway run in
+/// one process, so that each connection takes two files.
+pub(crate) fn raise_open_file_limit(connections: u32) -> Result<(), Failure> {
+    let needed = CROWD_FILES + 2 * u64::from(connections);
+    raise_file_limit(needed).map_err(|allowed| {
+        Failure::usage(format!(
+            "--flood {connections} needs {needed} open files, and this system allows {allowed}; raise the limit (`ulimit -n`), or \
+             choose fewer connections"
+        ))
+    })
+}
 
 /// Opens the connections, so that all of them can send at the start of the phase.
 pub(crate) async fn connect(simulation: &Simulation, connections: u32) -> Result<Vec<OwnConnection>, RequestError> {

@@ -4,18 +4,15 @@ use std::fmt::Write;
 
 use super::cpu::CpuUsage;
 use super::format::{format_count, format_factor};
+use super::goals::{Goal, Judgment};
+use super::picture;
 use super::plot::{Plot, Scale, Series};
 use super::report::Report;
 use super::results::{PhaseResults, RIDE_RULE, TimelinePoint};
+use super::summary;
 use super::table::{Table, escape_html};
 
-const STYLE: &str = include_str!("page.css");
-
-/// Short titles of the phases.
-const SHORT_TITLES: [&str; 4] = ["no limits", "per gateway", "shared", "shared + capacity"];
-
-/// The CSS classes of the phases, which decide their colors.
-const CLASSES: [&str; 4] = ["one", "two", "three", "four"];
+const STYLE: &str = concat!(include_str!("palette.css"), include_str!("plot.css"), include_str!("page.css"));
 
 /// Renders the whole file.
 pub(crate) fn render_page(report: &Report) -> String {
@@ -25,16 +22,17 @@ pub(crate) fn render_page(report: &Report) -> String {
          <link rel=\"icon\" href=\"data:,\">\n<title>tidegate-lab surge, {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
         escape_html(&report.date)
     );
-    html.push_str(&intro(report));
+    html.push_str(&opening(report));
+    html.push_str(&phases_in_words(report));
     html.push_str(&goals(report));
-    html.push_str("<h2>Before and after</h2>\n<div class=\"wide\">");
+    html.push_str("<h2>Before and after</h2>\n<div class=\"wide compare\">");
     html.push_str(&Table::from_phases(&report.phases).html());
     html.push_str("</div>\n");
     html.push_str(&over_time(&report.phases));
     html.push_str(&ride_shares(&report.phases));
     html.push_str("<h2>By endpoint</h2>\n<p>Times in milliseconds, from when a request was due. “Allowed” are all requests that no \
-                   limit refused, whatever their outcome; “cut off” requests were in flight when the phase ended, and count with the \
-                   time they had waited. The last columns are about refused requests.</p>\n");
+                   limit denied, whatever their outcome; “cut off” requests were in flight when the phase ended, and count with the \
+                   time they had waited. The last columns are about denied requests.</p>\n");
     for results in &report.phases {
         let table = Table::from_endpoints(results).html();
         let _ = write!(html, "<h3>{}</h3>\n<div class=\"wide\">{table}</div>\n", title(results));
@@ -48,13 +46,23 @@ fn title(results: &PhaseResults) -> String {
     format!("Phase {}: {}", results.phase, escape_html(results.title))
 }
 
-fn intro(report: &Report) -> String {
+/// The conclusion, the picture that shows it, and what a reader must know about the run.
+fn opening(report: &Report) -> String {
     let stopped = if report.stopped { "<p class=\"bad\">Stopped early: this report is incomplete.</p>\n" } else { "" };
     let mut warnings = String::new();
     for warning in &report.warnings {
         // Writing to a string does not fail, here and below.
         let _ = writeln!(warnings, "<p class=\"warning\">{}</p>", escape_html(warning));
     }
+    format!(
+        "<h1>Surge: an overloaded service without and with limits</h1>\n<p class=\"conclusion\">{}</p>\n{}{stopped}{warnings}",
+        escape_html(&summary::conclusion(report)),
+        picture::render(report),
+    )
+}
+
+/// What happens in each phase.
+fn phases_in_words(report: &Report) -> String {
     let flood = match report.flood_connections {
         0 => String::new(),
         connections => {
@@ -62,36 +70,46 @@ fn intro(report: &Report) -> String {
             format!("; in the last two phases, another bot floods them over {connections} connections")
         }
     };
-    format!(
-        "<h1>The concert, before and after</h1>\n<p class=\"lead\">{} riders, a bot and convoys of drivers use a service that \
-         can match 150 riders a second, through {}{flood}. Store: {}. Four phases of {} seconds, each with different \
-         limits.</p>\n{stopped}{warnings}",
+    let mut html = format!(
+        "<h2>The four phases</h2>\n<p>{} riders, a bot and convoys of drivers use a service that can match 150 riders a second, through \
+         {}{flood}. Each phase takes {} seconds and has different limits.</p>\n<ol class=\"phases\">\n",
         format_count(report.users.into()),
         if report.instances == 1 { "one gateway".to_owned() } else { format!("{} gateways", report.instances) },
-        escape_html(&report.store),
         report.seconds_per_phase,
-    )
+    );
+    for results in &report.phases {
+        let (class, text) = (results.css_class(), escape_html(&summary::explain_phase(results)));
+        let _ = writeln!(html, "<li class=\"{class}\"><b>{}</b>{text}</li>", title(results));
+    }
+    html.push_str("</ol>\n");
+    if let Some(text) = summary::explain_matched_riders(report) {
+        let _ = writeln!(html, "<h3>Why phase 3 matches more riders than phase 4</h3>\n<p>{}</p>", escape_html(&text));
+    }
+    html
 }
 
 fn goals(report: &Report) -> String {
-    let mut html = "<ul class=\"goals\">\n".to_owned();
-    for goal in &report.goals {
-        let (class, mark) = match goal.reached {
-            Some(true) => ("good", "✓ reached"),
-            Some(false) => ("bad", "✗ missed"),
-            None => ("open", "not judged"),
+    let mut html = format!("<h2>Goals</h2>\n<p>{}.</p>\n<ul class=\"goals\">\n", summary::goal_counts(report));
+    for Goal { text, result, judgment } in &report.goals {
+        let (class, mark, reason) = match judgment {
+            Judgment::Reached => ("good", "✓ reached", String::new()),
+            Judgment::Missed => ("bad", "✗ missed", String::new()),
+            Judgment::NotJudged(reason) => ("open", "not judged", format!("<small>{}</small>", escape_html(reason))),
         };
-        let (text, result) = (escape_html(goal.text), escape_html(&goal.result));
-        let _ = writeln!(html, "<li class=\"{class}\"><span class=\"mark\">{mark}</span> {text} <b>{result}</b></li>");
+        let (text, result) = (escape_html(text), escape_html(result));
+        let _ = writeln!(
+            html,
+            "<li class=\"{class}\"><span class=\"mark\">{mark}</span> {text}: <b>{result}</b>{reason}</li>"
+        );
     }
     html + "</ul>\n"
 }
 
 /// Plots over time: a row for each quantity, a plot for each phase.
 fn over_time(phases: &[PhaseResults]) -> String {
-    let mut html = "<h2>SecondCounts by second</h2>\n".to_owned();
+    let mut html = "<h2>Second by second</h2>\n".to_owned();
     html.push_str("<h3>Latency of the riders’ allowed requests, by when they were due</h3>\n");
-    html.push_str("<p>Requests in flight at the end count with the time they had waited, so the lines fall there although nothing got faster.</p>\n");
+    html.push_str("<p class=\"soft\">Requests in flight at the end count with the time they had waited, so that the lines fall there although nothing got faster.</p>\n");
     html.push_str(&legend(&[("p99", "99th percentile"), ("median", "median")]));
     html.push_str(&plot_row(
         phases,
@@ -102,7 +120,7 @@ fn over_time(phases: &[PhaseResults]) -> String {
             vec![Series::Line("p99", line(|point| point.p99)), Series::Line("median", line(|point| point.median))]
         },
     ));
-    html.push_str("<h3>Riders waiting for a worker of the matching service</h3>\n");
+    html.push_str("<h3>Requests waiting for a worker of matching</h3>\n");
     html.push_str(&plot_row(
         phases,
         |all| Scale::fitting(all.map(|point| point.queue as f64)),
@@ -112,7 +130,7 @@ fn over_time(phases: &[PhaseResults]) -> String {
         },
     ));
     html.push_str("<h3>Outcomes of the riders’ requests, per second</h3>\n");
-    html.push_str(&legend(&[("served", "served"), ("failed", "failed or timed out"), ("refused", "refused with 429")]));
+    html.push_str(&legend(&[("served", "served"), ("failed", "failed or timed out"), ("denied", "denied with 429")]));
     let total = |point: &TimelinePoint| (point.served + point.failed + point.refused) as f64;
     html.push_str(&plot_row(
         phases,
@@ -122,7 +140,7 @@ fn over_time(phases: &[PhaseResults]) -> String {
                 seconds(points).map(|(x, point)| (x, from(point) as f64, to(point) as f64)).collect()
             };
             vec![
-                Series::Area("refused", area(|it| it.served + it.failed, |it| it.served + it.failed + it.refused)),
+                Series::Area("denied", area(|it| it.served + it.failed, |it| it.served + it.failed + it.refused)),
                 Series::Area("failed", area(|it| it.served, |it| it.served + it.failed)),
                 Series::Area("served", area(|_| 0, |it| it.served)),
             ]
@@ -145,10 +163,11 @@ fn plot_row(
     let scale = scale(&mut phases.iter().flat_map(|results| &results.timeline));
     let mut html = "<div class=\"row\">\n".to_owned();
     for results in phases {
-        let short = SHORT_TITLES[results.phase - 1];
+        let short = results.short_title();
         let label = format!("phase {}: {short}", results.phase);
         let x_max = results.timeline.len().max(1) as f64;
-        let plot = Plot { label, width_factor: 1.0, x_max, x_unit: "s", scale, series: series(&results.timeline) };
+        let (width, height) = Plot::SMALL;
+        let plot = Plot { label, width, height, x_max, x_unit: "s", scale, series: series(&results.timeline) };
         let _ = writeln!(html, "<figure>{}<figcaption>{} {short}</figcaption></figure>", plot.svg(), results.phase);
     }
     html + "</div>\n"
@@ -166,27 +185,27 @@ fn ride_shares(phases: &[PhaseResults]) -> String {
         let last = results.crowd.curve.len().saturating_sub(1).max(1) as f64;
         let points = results.crowd.curve.iter().enumerate();
         let points = points.map(|(index, rides)| (index as f64 / last * 100.0, Some(f64::from(*rides)))).collect();
-        Series::Line(CLASSES[results.phase - 1], points)
+        Series::Line(results.css_class(), points)
     };
     let label = "rides of each rider, in ascending order".to_owned();
     let scale = Scale::fitting(rides);
     let series = phases.iter().map(line).collect();
-    let plot = Plot { label, width_factor: 2.0, x_max: 100.0, x_unit: "% of the riders", scale, series };
-    let names: Vec<_> =
-        phases.iter().map(|results| (CLASSES[results.phase - 1], SHORT_TITLES[results.phase - 1])).collect();
+    let (width, height) = (440.0, 220.0);
+    let plot = Plot { label, width, height, x_max: 100.0, x_unit: "% of the riders", scale, series };
+    let names: Vec<_> = phases.iter().map(|results| (results.css_class(), results.short_title())).collect();
     let (legend, svg, bars) = (legend(&names), plot.svg(), bars(phases));
     format!(
         "<h2>Rides per rider</h2>\n<div class=\"row two\">\n<figure><h3>Rides of each rider, sorted</h3>{legend}{svg}</figure>\n\
-         <figure><h3>Largest multiple of the ride-request limit that one client got</h3>{bars}</figure>\n</div>\n"
+         <figure><h3>Largest multiple of the ride-request limit that one subject got</h3>{bars}</figure>\n</div>\n"
     )
 }
 
-/// A bar for each phase: the largest multiple of the limit that one client got.
+/// A bar for each phase: the largest multiple of the limit that one subject got.
 fn bars(phases: &[PhaseResults]) -> String {
     let max_factor = phases.iter().filter_map(factor).fold(1.0, f64::max);
     let mut html = "<div class=\"bars\">\n".to_owned();
     for results in phases {
-        let (name, class) = (SHORT_TITLES[results.phase - 1], CLASSES[results.phase - 1]);
+        let (name, class) = (results.short_title(), results.css_class());
         let (share, text) = match factor(results) {
             Some(factor) => {
                 let overshoot = format_count(results.overshoot());
@@ -196,7 +215,7 @@ fn bars(phases: &[PhaseResults]) -> String {
         };
         let _ = writeln!(
             html,
-            "<div><span class=\"name\">{} {name}</span><span class=\"bar {class}\" style=\"width:{share:.1}%\"></span>\
+            "<div>{} {name}<span class=\"bar {class}\" style=\"width:{share:.1}%\"></span>\
              <span class=\"value\">{text}</span></div>",
             results.phase
         );
@@ -222,9 +241,9 @@ fn outro(report: &Report) -> String {
         let busy =
             |cpu: CpuUsage| format!("{:.0} % busy, {:.0} % with other programs", cpu.share * 100.0, cpu.others * 100.0);
         let cpu = results.load.cpu.map_or("unknown".to_owned(), busy);
-        let (late, staff) = (results.load.late.p99, results.load.late_staff.p99);
+        let (lag, staff) = (results.load.lag.p99, results.load.staff_lag.p99);
         let text = format!(
-            "CPUs {cpu}; 99 % of the requests were sent within {late:.1} ms (riders) or {staff:.0} ms (drivers) of when they \
+            "CPUs {cpu}; 99 % of the requests were sent within {lag:.1} ms (riders) or {staff:.0} ms (drivers) of when they \
              were due"
         );
         html.push_str(&line(&format!("load of phase {}", results.phase), &text));

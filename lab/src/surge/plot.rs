@@ -4,11 +4,9 @@ use std::fmt::Write;
 
 use super::table::escape_html;
 
-/// Size and margins in pixels.
-const WIDTH: f64 = 300.0;
-const HEIGHT: f64 = 170.0;
+/// Margins in pixels.
 const LEFT: f64 = 48.0;
-const RIGHT: f64 = 8.0;
+const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 24.0;
 
@@ -16,8 +14,8 @@ const BOTTOM: f64 = 24.0;
 pub(crate) struct Plot {
     /// The text for screen readers.
     pub(crate) label: String,
-    /// The width as a multiple of the default.
-    pub(crate) width_factor: f64,
+    pub(crate) width: f64,
+    pub(crate) height: f64,
     pub(crate) x_max: f64,
     pub(crate) x_unit: &'static str,
     pub(crate) scale: Scale,
@@ -42,11 +40,21 @@ pub(crate) enum Series {
 }
 
 impl Plot {
+    /// Width and height of a plot beside others.
+    pub(crate) const SMALL: (f64, f64) = (300.0, 170.0);
+
     /// Renders the plot.
     pub(crate) fn svg(&self) -> String {
-        let (width, label) = (self.width(), escape_html(&self.label));
-        let mut svg =
-            format!("<svg viewBox=\"0 0 {width} {HEIGHT}\" role=\"img\" aria-label=\"{label}\"><title>{label}</title>");
+        let (label, width, height) = (escape_html(&self.label), self.width, self.height);
+        format!(
+            "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{label}\"><title>{label}</title>{}</svg>\n",
+            self.elements()
+        )
+    }
+
+    /// Axes and series, without the element around them.
+    pub(crate) fn elements(&self) -> String {
+        let mut svg = String::new();
         for (value, text) in self.scale.ticks() {
             let y = self.y(value);
             // Writing to a string does not fail, here and below.
@@ -54,13 +62,13 @@ impl Plot {
                 svg,
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
                  <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
-                width - RIGHT,
+                self.width - RIGHT,
                 LEFT - 5.0,
                 y + 3.5
             );
         }
         for (value, text) in even_ticks(self.x_max) {
-            let (x, y) = (self.x(value), HEIGHT - BOTTOM + 14.0);
+            let (x, y) = (self.x(value), self.height - BOTTOM + 16.0);
             let text = if value > 0.0 { text } else { format!("{text} {}", self.x_unit) };
             let anchor = match value {
                 0.0 => "start",
@@ -74,7 +82,6 @@ impl Plot {
         for series in &self.series {
             svg.push_str(&self.path(series));
         }
-        svg.push_str("</svg>\n");
         svg
     }
 
@@ -103,15 +110,11 @@ impl Plot {
         }
     }
 
-    fn width(&self) -> f64 {
-        WIDTH * self.width_factor
+    pub(crate) fn x(&self, value: f64) -> f64 {
+        LEFT + (self.width - LEFT - RIGHT) * value / self.x_max.max(f64::MIN_POSITIVE)
     }
 
-    fn x(&self, value: f64) -> f64 {
-        LEFT + (self.width() - LEFT - RIGHT) * value / self.x_max.max(f64::MIN_POSITIVE)
-    }
-
-    fn y(&self, value: f64) -> f64 {
+    pub(crate) fn y(&self, value: f64) -> f64 {
         let height = match self.scale {
             Scale::Linear(max) => value / max.max(f64::MIN_POSITIVE),
             Scale::Log(min, max) => {
@@ -119,7 +122,7 @@ impl Plot {
                 (value.max(f64::MIN_POSITIVE).log10() - min) / (max - min)
             }
         };
-        HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * height.clamp(0.0, 1.0)
+        self.height - BOTTOM - (self.height - TOP - BOTTOM) * height.clamp(0.0, 1.0)
     }
 }
 
@@ -176,7 +179,8 @@ mod tests {
         let points = vec![(0.0, Some(1.0)), (1.0, None), (2.0, Some(1e9)), (3.0, Some(0.0))];
         let scale = Scale::Log(0, 5);
         let series = vec![Series::Line("p99", points)];
-        let plot = Plot { label: "a < b".to_owned(), width_factor: 1.0, x_max: 3.0, x_unit: "s", scale, series };
+        let (width, height) = Plot::SMALL;
+        let plot = Plot { label: "a < b".to_owned(), width, height, x_max: 3.0, x_unit: "s", scale, series };
         let svg = plot.svg();
         assert_eq!(svg.matches('M').count(), 2, "{svg}");
         assert!(svg.contains("aria-label=\"a &lt; b\"") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");

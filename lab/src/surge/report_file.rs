@@ -1,4 +1,4 @@
-//! `ReportFile`: the file of the report. Whether it can be written is checked before the run, and a run that fails leaves no
+//! `ReportFile`: a file that the run writes at its end. Whether it can be written is checked before the run, and a run that fails leaves no
 //! empty file behind.
 
 use std::fs::{self, OpenOptions};
@@ -9,6 +9,8 @@ use tidegate_server::command::Failure;
 
 /// A file that can be written.
 pub(crate) struct ReportFile<'a> {
+    /// The option that names it.
+    option: &'static str,
     path: &'a Path,
     /// Whether the file is new and still empty, so that it is removed on drop.
     remove_on_drop: bool,
@@ -16,15 +18,15 @@ pub(crate) struct ReportFile<'a> {
 
 impl<'a> ReportFile<'a> {
     /// Checks that the file can be written. An existing file keeps its content until [`write`](Self::write).
-    pub(crate) fn reserve(path: &'a Path) -> Result<Self, Failure> {
+    pub(crate) fn reserve(option: &'static str, path: &'a Path) -> Result<Self, Failure> {
         let remove_on_drop = !path.exists();
-        OpenOptions::new().append(true).create(true).open(path).map_err(|error| write_failure(path, &error))?;
-        Ok(Self { path, remove_on_drop })
+        OpenOptions::new().append(true).create(true).open(path).map_err(|error| write_failure(option, path, &error))?;
+        Ok(Self { option, path, remove_on_drop })
     }
 
     /// Replaces the content of the file.
     pub(crate) fn write(mut self, text: &str) -> Result<(), Failure> {
-        fs::write(self.path, text).map_err(|error| write_failure(self.path, &error))?;
+        fs::write(self.path, text).map_err(|error| write_failure(self.option, self.path, &error))?;
         self.remove_on_drop = false;
         Ok(())
     }
@@ -39,6 +41,6 @@ impl Drop for ReportFile<'_> {
     }
 }
 
-fn write_failure(path: &Path, error: &io::Error) -> Failure {
-    Failure::usage(format!("--report {}: {error}; choose another file", path.display()))
+fn write_failure(option: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::usage(format!("{option} {}: {error}; choose another file", path.display()))
 }

@@ -12,22 +12,11 @@ use super::cpu::CpuUsage;
 use super::endpoint::Endpoint;
 use super::fleet::FleetMetrics;
 use super::flood;
+use super::load_stats::LoadStats;
 use super::matching::WORKERS;
 use super::phase::{Phase, RunContext, ServiceSample};
 use super::request_log::{ClientKind, OutcomeCounts, RequestLog};
-use crate::traffic::micros;
-
-/// A request sent later than this after it was due is delayed by the load generator.
-const MAX_SEND_DELAY: Duration = Duration::from_millis(20);
-
-/// With a larger share of delayed requests the times are doubtful.
-const MAX_DELAYED_SHARE: f64 = 0.01;
-
-/// With a larger CPU usage the machine is overloaded.
-const MAX_CPU_SHARE: f64 = 0.9;
-
-/// With a larger CPU usage of other programs they disturb the run.
-const MAX_OTHERS_CPU_SHARE: f64 = 0.1;
+use super::riders::RetryBehavior;
 
 /// The rule that limits the ride requests of each user.
 pub(crate) const RIDE_RULE: &str = "ride-request";
@@ -46,7 +35,7 @@ pub(crate) struct Observations<'a> {
 }
 
 /// The results of one phase.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct PhaseResults {
     pub(crate) phase: usize,
     pub(crate) title: &'static str,
@@ -76,7 +65,7 @@ pub(crate) struct PhaseResults {
 }
 
 /// Counts and latencies of some requests.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct RequestStats {
     pub(crate) name: &'static str,
     pub(crate) requests: u64,
@@ -95,7 +84,7 @@ pub(crate) struct RequestStats {
 }
 
 /// A summary of latencies in milliseconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct LatencySummary {
     pub(crate) count: u64,
     pub(crate) average: f64,
@@ -107,7 +96,7 @@ pub(crate) struct LatencySummary {
 }
 
 /// How many rides the riders got.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct RiderStats {
     pub(crate) riders: usize,
     /// Riders matched at least once.
@@ -117,10 +106,20 @@ pub(crate) struct RiderStats {
     pub(crate) fairness: f64,
     /// Rides per rider in ascending order, at most [`MAX_CURVE_POINTS`] of them.
     pub(crate) curve: Vec<u32>,
+    pub(crate) groups: Vec<RiderGroup>,
+}
+
+/// The riders with one retry behavior.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct RiderGroup {
+    pub(crate) behavior: RetryBehavior,
+    pub(crate) riders: usize,
+    /// Riders matched at least once.
+    pub(crate) matched: usize,
 }
 
 /// The load and state of the service.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct ServiceStats {
     pub(crate) requests: u64,
     pub(crate) requests_per_second: f64,
@@ -136,21 +135,8 @@ pub(crate) struct ServiceStats {
     pub(crate) index_behind: f64,
 }
 
-/// How reliable the load generator was.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct LoadStats {
-    /// Delay from when requests of riders and the bot were due to when they were sent.
-    pub(crate) late: LatencySummary,
-    /// Share of them delayed by more than [`MAX_SEND_DELAY`].
-    pub(crate) too_late: f64,
-    /// The same delay of drivers and clerks. A convoy is more than a small machine can send at once.
-    pub(crate) late_staff: LatencySummary,
-    /// `None` where the system does not report it.
-    pub(crate) cpu: Option<CpuUsage>,
-}
-
 /// One second of a phase.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct TimelinePoint {
     /// Milliseconds of the riders' requests that were due in this second and that no limit refused; `None` without any.
     pub(crate) median: Option<f64>,
@@ -198,6 +184,16 @@ impl PhaseResults {
         }
     }
 
+    /// The title of the phase in plots.
+    pub(crate) const fn short_title(&self) -> &'static str {
+        ["no limits", "limits in each gateway", "shared limits", "shared + one for all"][self.phase - 1]
+    }
+
+    /// The CSS class of the phase, which decides its color.
+    pub(crate) const fn css_class(&self) -> &'static str {
+        ["one", "two", "three", "four"][self.phase - 1]
+    }
+
     /// The audit of a rule, if it applied to any request.
     pub(crate) fn limit(&self, rule: &str) -> Option<&LimitAudit> {
         self.limits.iter().find(|audit| audit.rule == rule)
@@ -210,31 +206,17 @@ impl PhaseResults {
 
     /// Reasons to doubt the results that lie with the machine or the store.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let (mut causes, mut warnings) = (Vec::new(), Vec::new());
-        if let Some(cpu) = self.load.cpu.filter(|cpu| cpu.share > MAX_CPU_SHARE) {
-            causes.push(format!("the CPUs were {:.0} % busy", cpu.share * 100.0));
-        }
-        if let Some(cpu) = self.load.cpu.filter(|cpu| cpu.others > MAX_OTHERS_CPU_SHARE) {
-            causes.push(format!("other programs used {:.0} % of the CPUs", cpu.others * 100.0));
-        }
-        if self.load.too_late > MAX_DELAYED_SHARE {
-            let (percent, late) = (self.load.too_late * 100.0, MAX_SEND_DELAY.as_millis());
-            causes.push(format!("{percent:.1} % of the riders' requests were sent more than {late} ms late"));
-        }
-        if !causes.is_empty() {
-            let causes = causes.join(" and ");
-            warnings.push(format!(
-                "{causes}, so the times show the machine rather than the servers; close other programs, or try fewer --users"
-            ));
-        }
-        if self.undecided > 0 {
-            let Self { undecided, store_failures, overloads, .. } = self;
-            warnings.push(format!(
+        let Self { phase, undecided, store_failures, overloads, .. } = self;
+        let disturbance = self.load.disturbance().map(|cause| {
+            format!("{cause}, so the results show the machine rather than the servers; close other programs, or try fewer --users")
+        });
+        let without_store = (*undecided > 0).then(|| {
+            format!(
                 "{undecided} requests were decided without the store, which failed {store_failures} times, while a gateway was \
                  overloaded {overloads} times"
-            ));
-        }
-        warnings
+            )
+        });
+        disturbance.into_iter().chain(without_store).map(|warning| format!("phase {phase}: {warning}")).collect()
     }
 }
 
@@ -261,7 +243,7 @@ impl RequestStats {
 // === impl LatencySummary ===
 
 impl LatencySummary {
-    fn new(histogram: &Histogram<u64>) -> Self {
+    pub(crate) fn new(histogram: &Histogram<u64>) -> Self {
         let millis = |micros: u64| micros as f64 / 1000.0;
         Self {
             count: histogram.len(),
@@ -278,7 +260,13 @@ impl LatencySummary {
 // === impl RiderStats ===
 
 impl RiderStats {
+    /// `rides` are those of each rider, by number.
     fn new(rides: &[u32]) -> Self {
+        let groups = RetryBehavior::ALL.map(|behavior| {
+            let of_group = (0..).zip(rides).filter(|(number, _)| RetryBehavior::from_number(*number) == behavior);
+            let (riders, matched) = (of_group.clone().count(), of_group.filter(|(_, rides)| **rides > 0).count());
+            RiderGroup { behavior, riders, matched }
+        });
         let mut sorted = rides.to_vec();
         sorted.sort_unstable();
         let sum: u64 = sorted.iter().copied().map(u64::from).sum();
@@ -287,7 +275,7 @@ impl RiderStats {
         let points = sorted.len().min(MAX_CURVE_POINTS);
         let curve = (0..points).map(|point| sorted[point * (sorted.len() - 1) / (points - 1).max(1)]).collect();
         let matched = sorted.iter().filter(|rides| **rides > 0).count();
-        Self { riders: sorted.len(), matched, rides: sum, fairness, curve }
+        Self { riders: sorted.len(), matched, rides: sum, fairness, curve, groups: groups.into() }
     }
 }
 
@@ -313,18 +301,6 @@ impl ServiceStats {
             positions_written: service.index.written(),
             index_behind: backlog.as_secs_f64() * 1000.0,
         }
-    }
-}
-
-// === impl LoadStats ===
-
-impl LoadStats {
-    fn new(request_log: &RequestLog, cpu: Option<CpuUsage>) -> Self {
-        let late = request_log.send_delays(&[ClientKind::RIDERS, ClientKind::Bot]);
-        let staff = request_log.send_delays(&[ClientKind::Staff]);
-        let bound = micros(MAX_SEND_DELAY);
-        let too_late = late.count_between(bound, late.high()) as f64 / late.len().max(1) as f64;
-        Self { late: LatencySummary::new(&late), too_late, late_staff: LatencySummary::new(&staff), cpu }
     }
 }
 
@@ -375,6 +351,8 @@ mod tests {
         let crowd = RiderStats::new(&rides);
         assert_eq!((crowd.curve.len(), crowd.curve[0], crowd.curve[MAX_CURVE_POINTS - 1]), (MAX_CURVE_POINTS, 0, 4999));
         assert_eq!((crowd.matched, crowd.riders), (4999, 5000));
+        let groups: Vec<_> = crowd.groups.iter().map(|group| (group.riders, group.matched)).collect();
+        assert_eq!(groups, [(3000, 2999), (1500, 1500), (500, 500)], "the last rider has no ride and is patient");
         assert_eq!(RiderStats::new(&[2]).curve, [2]);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use http::HeaderValue;
+use serde::Serialize;
 use tidegate::Timestamp;
 use tokio::task::JoinSet;
 
@@ -27,9 +28,11 @@ const MAX_TAPS: usize = 20;
 const MAX_IMMEDIATE_RETRIES: u32 = 3;
 
 /// What a rider does after a refusal or without a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RetryBehavior {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RetryBehavior {
     /// Waits as long as `Retry-After` says: six in ten.
+    #[default]
     Patient,
     /// Ignores `Retry-After`: three in ten.
     Steady,
@@ -69,15 +72,24 @@ pub(crate) async fn run_rider(simulation: Arc<Simulation>, number: u32) {
     while rider.taps.join_next().await.is_some() {}
 }
 
+impl RetryBehavior {
+    pub(crate) const ALL: [Self; 3] = [Self::Patient, Self::Steady, Self::Hammering];
+
+    /// The behavior of the rider with this number.
+    pub(crate) const fn from_number(number: u32) -> Self {
+        match number % 10 {
+            0 | 2 | 4 | 5 | 7 | 9 => Self::Patient,
+            1 | 3 | 6 => Self::Steady,
+            _ => Self::Hammering,
+        }
+    }
+}
+
 impl Rider {
     fn new(seed: u64, number: u32) -> Self {
-        let behavior = match number % 10 {
-            0 | 2 | 4 | 5 | 7 | 9 => RetryBehavior::Patient,
-            1 | 3 | 6 => RetryBehavior::Steady,
-            _ => RetryBehavior::Hammering,
-        };
         // Letters, digits and a hyphen are a valid header value.
         let user = HeaderValue::try_from(format!("rider-{number}")).unwrap_or(HeaderValue::from_static("rider"));
+        let behavior = RetryBehavior::from_number(number);
         Self { number, user, behavior, rng: seeded_rng(seed, number.into()), taps: JoinSet::new() }
     }
 
@@ -136,7 +148,7 @@ mod tests {
 
     #[test]
     fn of_ten_riders_six_are_patient_three_steady_and_one_hammering() {
-        let behaviors: Vec<RetryBehavior> = (0..10).map(|number| Rider::new(1, number).behavior).collect();
+        let behaviors: Vec<RetryBehavior> = (0..10).map(RetryBehavior::from_number).collect();
         let count = |behavior| behaviors.iter().filter(|one| **one == behavior).count();
         assert_eq!(
             (count(RetryBehavior::Patient), count(RetryBehavior::Steady), count(RetryBehavior::Hammering)),
