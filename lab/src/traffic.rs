@@ -1,7 +1,6 @@
 //! What all load is made of: request schedules, client connections, workers, an upstream, a Redis server and latency histograms.
 
 mod connection;
-mod open_files;
 mod redis_server;
 mod schedule;
 mod upstream;
@@ -11,10 +10,10 @@ use std::time::Duration;
 
 use conformance::process::Process;
 use hdrhistogram::Histogram;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidegate_server::command::Failure;
 
 pub(crate) use connection::{Connection, DEFAULT_TIMEOUT, HttpResponse, Protocol, RequestError};
-pub(crate) use open_files::raise_file_limit;
 pub(crate) use redis_server::RedisServer;
 pub(crate) use schedule::Schedule;
 pub(crate) use upstream::{RESPONSE_BODY, Upstream};
@@ -52,4 +51,19 @@ pub(crate) fn runtime_failure(error: &std::io::Error) -> Failure {
 /// The failure to install signal handlers.
 pub(crate) fn signal_failure(error: &std::io::Error) -> Failure {
     Failure::usage(format!("cannot listen for signals: {error}"))
+}
+
+/// Raises the limit of this process, and of those that it starts, to `needed` files if it is lower. The error is the number that the
+/// system allows.
+pub(crate) fn raise_file_limit(needed: u64) -> Result<(), u64> {
+    let limits = getrlimit(Resource::Nofile);
+    let suffices = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
+    if suffices(limits.current) {
+        return Ok(());
+    }
+    let raised = Rlimit { current: Some(needed), ..limits };
+    if suffices(limits.maximum) && setrlimit(Resource::Nofile, raised).is_ok() {
+        return Ok(());
+    }
+    Err(limits.maximum.unwrap_or(needed))
 }

@@ -1,4 +1,5 @@
-//! A closed loop: callers that each make their next call after the reply, and the CPU time that this costs both processes.
+//! Contenders in interleaved rounds, and the closed loop of most of them: callers that each make their next call after the reply, and
+//! the CPU time that this costs both processes.
 
 use std::cell::Cell as Counter;
 use std::thread;
@@ -9,7 +10,7 @@ use tidegate::{Clock, SystemClock};
 use tidegate_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Contender, cpu, patient_options};
+use super::{cpu, patient_options};
 
 /// The part of the calls that is made before the measurement begins.
 const WARM_UP_SHARE: usize = 10;
@@ -121,4 +122,22 @@ pub(crate) fn measure_calls<C: Sync>(
         process_micros: each(after.1 - before.1),
         per_second: calls as f64 / after.2.since(before.2).as_secs_f64(),
     }
+}
+
+/// Something to measure: each call is one round.
+pub(crate) type Contender<'c, M> = Box<dyn FnMut() -> M + 'c>;
+
+/// Runs all contenders in turn, `rounds` times, and returns the best round of each. A disturbance of the machine affects all of them,
+/// and the best round is the least disturbed.
+pub(crate) fn best_of<M>(rounds: usize, contenders: &mut [Contender<'_, M>], beats: impl Fn(&M, &M) -> bool) -> Vec<M> {
+    let mut best: Vec<M> = contenders.iter_mut().map(|contender| contender()).collect();
+    for _ in 1..rounds {
+        for (best, contender) in best.iter_mut().zip(contenders.iter_mut()) {
+            let round = contender();
+            if beats(&round, best) {
+                *best = round;
+            }
+        }
+    }
+    best
 }

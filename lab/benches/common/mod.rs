@@ -4,11 +4,9 @@
 
 mod options;
 pub(crate) use options::{Options, report};
-mod interleave;
-pub(crate) use interleave::{Contender, best_of};
 mod closed_loop;
 pub(crate) mod cpu;
-pub(crate) use closed_loop::{CallBench, CallCost, Instance, NamedContender, measure_calls};
+pub(crate) use closed_loop::{CallBench, CallCost, Contender, Instance, NamedContender, best_of, measure_calls};
 mod random;
 pub(crate) use random::Random;
 mod store_driver;

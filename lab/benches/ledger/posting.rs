@@ -80,7 +80,8 @@ impl RedisOutboxes {
     async fn flush(&self, count: usize, clock: &SystemClock) -> f64 {
         let (gate, posted) = (gate(), self.service.stats().entries_posted);
         for first in (0..count).step_by(BATCH) {
-            let subjects = self.subjects.iter().cycle().skip(first % self.subjects.len()).take(BATCH);
+            let subjects =
+                self.subjects.iter().cycle().skip(first % self.subjects.len()).take(BATCH.min(count - first));
             let plans: Vec<Plan<'_>> =
                 subjects.map(|subject| Plan::new([Check::new(&gate, *subject, 1)]).unwrap()).collect();
             for verdict in decide_all(&self.store, &plans).await {

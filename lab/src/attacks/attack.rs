@@ -104,11 +104,6 @@ impl Attack {
         }
     }
 
-    /// Finds an attack by its name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        ATTACKS.into_iter().find(|attack| attack.name() == name)
-    }
-
     const fn entry(self) -> (&'static str, &'static str, Door) {
         use Door::{Gateway, Library};
         match self {

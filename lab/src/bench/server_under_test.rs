@@ -125,31 +125,11 @@ impl ServerKind {
 
     /// The name in JSON output.
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Baseline => "rls_do_nothing",
-            Self::Rls { envoy_files: true } => "rls_envoy_files",
-            Self::Rls { envoy_files: false } => "rls_rule_file",
-            Self::Check => "check",
-            Self::Gateway { limits: false } => "gateway",
-            Self::Gateway { limits: true } => "gateway_limits",
-            Self::GatewayLease => "gateway_lease",
-            Self::Nginx { limits: false } => "nginx",
-            Self::Nginx { limits: true } => "nginx_limits",
-        }
+        self.entry().0
     }
 
     pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Self::Baseline => "do-nothing tonic server",
-            Self::Rls { envoy_files: true } => "rate limit service, Envoy's files",
-            Self::Rls { envoy_files: false } => "rate limit service, rule file",
-            Self::Check => "check API",
-            Self::Gateway { limits: false } => "gateway, limits off",
-            Self::Gateway { limits: true } => "gateway, limits on",
-            Self::GatewayLease => "gateway, a lease for each request",
-            Self::Nginx { limits: false } => "nginx",
-            Self::Nginx { limits: true } => "nginx, limit_req",
-        }
+        self.entry().1
     }
 
     pub(crate) const fn is_nginx(self) -> bool {
@@ -157,11 +137,20 @@ impl ServerKind {
     }
 
     const fn target(self) -> Target {
+        self.entry().2
+    }
+
+    const fn entry(self) -> (&'static str, &'static str, Target) {
         match self {
-            Self::Baseline | Self::Rls { .. } => Target::Rls,
-            Self::Check => Target::Check,
-            Self::Gateway { .. } | Self::GatewayLease => Target::Gateway,
-            Self::Nginx { .. } => Target::Nginx,
+            Self::Baseline => ("rls_do_nothing", "do-nothing tonic server", Target::Rls),
+            Self::Rls { envoy_files: true } => ("rls_envoy_files", "rate limit service, Envoy's files", Target::Rls),
+            Self::Rls { envoy_files: false } => ("rls_rule_file", "rate limit service, rule file", Target::Rls),
+            Self::Check => ("check", "check API", Target::Check),
+            Self::Gateway { limits: false } => ("gateway", "gateway, limits off", Target::Gateway),
+            Self::Gateway { limits: true } => ("gateway_limits", "gateway, limits on", Target::Gateway),
+            Self::GatewayLease => ("gateway_lease", "gateway, a lease for each request", Target::Gateway),
+            Self::Nginx { limits: false } => ("nginx", "nginx", Target::Nginx),
+            Self::Nginx { limits: true } => ("nginx_limits", "nginx, limit_req", Target::Nginx),
         }
     }
 

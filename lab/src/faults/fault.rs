@@ -136,11 +136,6 @@ impl Fault {
         self.effect().reasons().iter().copied().chain(overloaded)
     }
 
-    /// Finds a fault by its name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        FAULTS.into_iter().find(|fault| fault.name() == name)
-    }
-
     const fn entry(self) -> (&'static str, &'static str, Effect) {
         use Effect::{Outage, SelfHealingOutage, Unnoticed};
         const UNAVAILABLE: &[StoreErrorKind] = &[Unavailable];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tidegate::spi::{AccountKey, Outbox, OutboxEntry};
-use tidegate_redis::{RedisOptions, RedisStore};
+use tidegate_redis::RedisStore;
 use tokio::task::block_in_place;
 
 use super::instance::Instance;
@@ -54,7 +54,7 @@ impl Environment {
             Deployment::Fleet => {
                 let (redis, postgres) = block_in_place(|| (Server::start(Kind::Redis), PostgresServer::start()));
                 arguments.extend(["--store".to_owned(), redis.url(), "--ledger".to_owned(), postgres.url()]);
-                let store = connect_store(&redis.url(), &options()).await;
+                let store = connect_store(&redis.url(), &long_timeout_options()).await;
                 let ledger = LedgerDatabase::postgres(&postgres.url());
                 (Some(SharedParts { redis, postgres, store }), ledger)
             }
@@ -91,7 +91,7 @@ impl Environment {
             Victim::Redis => {
                 block_in_place(|| self.shared_mut().redis.restart_with(&[]));
                 let shared = self.shared_mut();
-                shared.store = connect_store(&shared.redis.url(), &options()).await;
+                shared.store = connect_store(&shared.redis.url(), &long_timeout_options()).await;
             }
             Victim::Postgres => block_in_place(|| self.shared_mut().postgres.restart()),
             Victim::PostgresStopped => block_in_place(|| self.shared_mut().postgres.resume()),
@@ -131,8 +131,4 @@ impl Environment {
     fn shared_mut(&mut self) -> &mut SharedParts {
         self.shared.as_mut().expect("a part of a fleet")
     }
-}
-
-fn options() -> RedisOptions {
-    long_timeout_options()
 }
