@@ -23,7 +23,6 @@ pub(crate) fn render_page(report: &Report) -> String {
         escape_html(&report.date)
     );
     html.push_str(&opening(report));
-    html.push_str(&phases_in_words(report));
     html.push_str(&goals(report));
     html.push_str("<h2>Before and after</h2>\n<div class=\"wide compare\">");
     html.push_str(&Table::from_phases(&report.phases).html());
@@ -46,18 +45,23 @@ fn title(results: &PhaseResults) -> String {
     format!("Phase {}: {}", results.phase, escape_html(results.title))
 }
 
-/// The conclusion, the picture that shows it, and what a reader must know about the run.
+/// The conclusion, the picture that shows it, and the phases in words.
 fn opening(report: &Report) -> String {
     let stopped = if report.stopped { "<p class=\"bad\">Stopped early: this report is incomplete.</p>\n" } else { "" };
     let mut warnings = String::new();
-    for warning in &report.warnings {
-        // Writing to a string does not fail, here and below.
-        let _ = writeln!(warnings, "<p class=\"warning\">{}</p>", escape_html(warning));
+    if !report.warnings.is_empty() {
+        let items = report.warnings.iter().map(|warning| escape_html(warning)).collect::<Vec<_>>().join("</li><li>");
+        let summary = summary::DISTURBANCE;
+        warnings = format!(
+            "<details class=\"warning\"><summary>Beware: {summary}.</summary><ul><li>{items}</li></ul></details>\n"
+        );
     }
     format!(
-        "<h1>Surge: an overloaded service without and with limits</h1>\n<p class=\"conclusion\">{}</p>\n{}{stopped}{warnings}",
+        "<h1>Surge: an overloaded service without and with limits</h1>\n<p class=\"conclusion\">{}</p>\n{stopped}{warnings}\
+         <div class=\"opening\">\n{}<section>\n{}</section>\n</div>\n",
         escape_html(&summary::conclusion(report)),
         picture::render(report),
+        phases_in_words(report),
     )
 }
 
@@ -78,6 +82,7 @@ fn phases_in_words(report: &Report) -> String {
         report.seconds_per_phase,
     );
     for results in &report.phases {
+        // Writing to a string does not fail, here and below.
         let (class, text) = (results.css_class(), escape_html(&summary::explain_phase(results)));
         let _ = writeln!(html, "<li class=\"{class}\"><b>{}</b>{text}</li>", title(results));
     }
@@ -90,11 +95,17 @@ fn phases_in_words(report: &Report) -> String {
 
 fn goals(report: &Report) -> String {
     let mut html = format!("<h2>Goals</h2>\n<p>{}.</p>\n<ul class=\"goals\">\n", summary::goal_counts(report));
+    let mut last_reason = "";
     for Goal { text, result, judgment } in &report.goals {
         let (class, mark, reason) = match judgment {
             Judgment::Reached => ("good", "✓ reached", String::new()),
             Judgment::Missed => ("bad", "✗ missed", String::new()),
-            Judgment::NotJudged(reason) => ("open", "not judged", format!("<small>{}</small>", escape_html(reason))),
+            // Neighbors often have the same reason.
+            Judgment::NotJudged(reason) if reason == last_reason => ("open", "not judged", String::new()),
+            Judgment::NotJudged(reason) => {
+                last_reason = reason;
+                ("open", "not judged", format!("<small>{}</small>", escape_html(reason)))
+            }
         };
         let (text, result) = (escape_html(text), escape_html(result));
         let _ = writeln!(
