@@ -131,15 +131,6 @@ fn over_time(phases: &[PhaseResults]) -> String {
             vec![Series::Line("p99", line(|point| point.p99)), Series::Line("median", line(|point| point.median))]
         },
     ));
-    html.push_str("<h3>Requests waiting for a worker of matching</h3>\n");
-    html.push_str(&plot_row(
-        phases,
-        |all| Scale::fitting(all.map(|point| point.queue as f64)),
-        |points| {
-            let area = seconds(points).map(|(x, point)| (x, 0.0, point.queue as f64));
-            vec![Series::Area("queue", area.collect())]
-        },
-    ));
     html.push_str("<h3>Outcomes of the riders’ requests, per second</h3>\n");
     html.push_str(&legend(&[("served", "served"), ("failed", "failed or timed out"), ("denied", "denied with 429")]));
     let total = |point: &TimelinePoint| (point.served + point.failed + point.refused) as f64;
@@ -201,8 +192,8 @@ fn ride_shares(phases: &[PhaseResults]) -> String {
     let label = "rides of each rider, in ascending order".to_owned();
     let scale = Scale::fitting(rides);
     let series = phases.iter().map(line).collect();
-    let (width, height) = (440.0, 220.0);
-    let plot = Plot { label, width, height, x_max: 100.0, x_unit: "% of the riders", scale, series };
+    let (width, height) = (380.0, 200.0);
+    let plot = Plot { label, width, height, x_max: 100.0, x_unit: "% of riders", scale, series };
     let names: Vec<_> = phases.iter().map(|results| (results.css_class(), results.short_title())).collect();
     let (legend, svg, bars) = (legend(&names), plot.svg(), bars(phases));
     format!(

@@ -67,9 +67,11 @@ impl Plot {
                 y + 3.5
             );
         }
-        for (value, text) in even_ticks(self.x_max) {
+        let x_ticks = even_ticks(self.x_max);
+        let last = x_ticks.len() - 1;
+        for (number, (value, text)) in x_ticks.into_iter().enumerate() {
             let (x, y) = (self.x(value), self.height - BOTTOM + 16.0);
-            let text = if value > 0.0 { text } else { format!("{text} {}", self.x_unit) };
+            let text = if number == last { format!("{text} {}", self.x_unit) } else { text };
             let anchor = match value {
                 0.0 => "start",
                 // The last label stays inside the plot.
