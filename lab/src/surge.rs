@@ -90,6 +90,9 @@ pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit
     for warning in &report.warnings {
         output.warn(warning);
     }
+    if !report.warnings.is_empty() {
+        output.warn(summary::DISTURBANCE);
+    }
     output.info(format_args!("report: {}", arguments.report.display()));
     if report.stopped {
         return Err(Failure::usage("stopped by a signal, so the report covers only the time until then"));

@@ -42,11 +42,16 @@ pub(crate) fn print_report(report: &Report, output: &mut Output<'_>) {
     output.line(output.styled(Style::Bold, "Before and after"));
     print_table(&Table::from_phases(&report.phases), output);
     let width = report.goals.iter().map(|goal| goal.text.chars().count()).max().unwrap_or(0);
+    let mut last_reason = "";
     for Goal { text, result, judgment } in &report.goals {
         let (mark, reason) = match judgment {
             Judgment::Reached => (output.styled(Style::Good, "✓ reached   "), String::new()),
             Judgment::Missed => (output.styled(Style::Bad, "✗ missed    "), String::new()),
-            Judgment::NotJudged(reason) => (output.styled(Style::Caution, "  not judged"), format!(" ({reason})")),
+            Judgment::NotJudged(reason) => {
+                let is_new = std::mem::replace(&mut last_reason, reason) != reason;
+                let reason = if is_new { format!(" ({reason})") } else { String::new() };
+                (output.styled(Style::Caution, "  not judged"), reason)
+            }
         };
         output.line(format_args!("{mark}  {text:width$}  {result}{reason}"));
     }

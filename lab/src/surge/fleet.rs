@@ -20,7 +20,7 @@ use super::shared_store;
 use crate::traffic::{histogram, micros};
 
 /// Longer than any phase, so that no request meets a connection that is being closed as idle.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+const IDLE_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// Gateways that run until this is dropped.
 pub(crate) struct Fleet {
@@ -145,7 +145,7 @@ mod tests {
             seed: 1,
             phase_duration: Duration::from_secs(1),
             arrivals_per_second: 1,
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_mins(1),
             obstacle: None,
         };
         let mut backend = Backend::start(1, Arc::clone(&timer)).await.unwrap();

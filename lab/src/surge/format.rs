@@ -9,9 +9,9 @@ pub(crate) fn format_millis(millis: f64) -> String {
     }
 }
 
-/// Milliseconds with a unit: `0.21 ms`, `231 ms`, `30.0 s`.
+/// Milliseconds with a unit: `0.21 ms`, `231 ms`, `2.8 s`, `30.0 s`.
 pub(crate) fn format_time(millis: f64) -> String {
-    if millis < 10_000.0 { format!("{} ms", format_millis(millis)) } else { format!("{:.1} s", millis / 1000.0) }
+    if millis < 999.5 { format!("{} ms", format_millis(millis)) } else { format!("{:.1} s", millis / 1000.0) }
 }
 
 /// `12,345`.
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn numbers_are_rounded_to_their_significant_digits() {
         assert_eq!([0.2149, 7.94, 231.4, 30_009.0].map(format_millis), ["0.21", "7.9", "231", "30,009"]);
-        assert_eq!([0.2149, 231.4, 30_009.0].map(format_time), ["0.21 ms", "231 ms", "30.0 s"]);
+        assert_eq!([0.2149, 999.4, 999.6, 30_009.0].map(format_time), ["0.21 ms", "999 ms", "1.0 s", "30.0 s"]);
         assert_eq!([0, 999, 1000, 1_234_567].map(format_count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
             [0.0, 0.0005, 0.012, 0.234, 1.0].map(format_percent),

@@ -40,11 +40,14 @@ impl LoadStats {
     /// Why the results of this phase show the machine rather than the servers; `None` if they do not.
     pub(crate) fn disturbance(&self) -> Option<String> {
         let mut causes = Vec::new();
-        if let Some(cpu) = self.cpu.filter(|cpu| cpu.others > MAX_OTHERS_CPU_SHARE) {
-            causes.push(format!("other programs used {} of the CPUs", format_percent(cpu.others)));
-        }
-        if let Some(cpu) = self.cpu.filter(|cpu| cpu.share > MAX_CPU_SHARE) {
-            causes.push(format!("the CPUs were {} busy", format_percent(cpu.share)));
+        match self.cpu {
+            Some(cpu) if cpu.others > MAX_OTHERS_CPU_SHARE => {
+                causes.push(format!("other programs used {} of the CPUs", format_percent(cpu.others)));
+            }
+            Some(cpu) if cpu.share > MAX_CPU_SHARE => {
+                causes.push(format!("the CPUs were {} busy", format_percent(cpu.share)));
+            }
+            _ => {}
         }
         if self.lag.p99 > MAX_LAG.as_secs_f64() * 1000.0 {
             causes.push(format!("1 % of the riders' requests were sent at least {} late", format_time(self.lag.p99)));

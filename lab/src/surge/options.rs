@@ -92,9 +92,10 @@ impl SurgeArgs {
             phase_duration: Duration::from_secs(seconds.into()),
             arrivals_per_second,
             timeout: Duration::from_secs(timeout_seconds),
-            obstacle: match is_full {
-                false => Some("times need at least 45 seconds a phase and 2,000 riders"),
-                true => cfg!(debug_assertions).then_some("the times of a debug build mean nothing"),
+            obstacle: if is_full {
+                cfg!(debug_assertions).then_some("the times of a debug build mean nothing")
+            } else {
+                Some("times need at least 45 seconds a phase and 2,000 riders")
             },
         }
     }

@@ -23,7 +23,6 @@ pub(crate) fn render_page(report: &Report) -> String {
         escape_html(&report.date)
     );
     html.push_str(&opening(report));
-    html.push_str(&phases_in_words(report));
     html.push_str(&goals(report));
     html.push_str("<h2>Before and after</h2>\n<div class=\"wide compare\">");
     html.push_str(&Table::from_phases(&report.phases).html());
@@ -46,18 +45,23 @@ fn title(results: &PhaseResults) -> String {
     format!("Phase {}: {}", results.phase, escape_html(results.title))
 }
 
-/// The conclusion, the picture that shows it, and what a reader must know about the run.
+/// The conclusion, the picture that shows it, and the phases in words.
 fn opening(report: &Report) -> String {
     let stopped = if report.stopped { "<p class=\"bad\">Stopped early: this report is incomplete.</p>\n" } else { "" };
     let mut warnings = String::new();
-    for warning in &report.warnings {
-        // Writing to a string does not fail, here and below.
-        let _ = writeln!(warnings, "<p class=\"warning\">{}</p>", escape_html(warning));
+    if !report.warnings.is_empty() {
+        let items = report.warnings.iter().map(|warning| escape_html(warning)).collect::<Vec<_>>().join("</li><li>");
+        let summary = summary::DISTURBANCE;
+        warnings = format!(
+            "<details class=\"warning\"><summary>Beware: {summary}.</summary><ul><li>{items}</li></ul></details>\n"
+        );
     }
     format!(
-        "<h1>Surge: an overloaded service without and with limits</h1>\n<p class=\"conclusion\">{}</p>\n{}{stopped}{warnings}",
+        "<h1>Surge: an overloaded service without and with limits</h1>\n<p class=\"conclusion\">{}</p>\n{stopped}{warnings}\
+         <div class=\"opening\">\n{}<section>\n{}</section>\n</div>\n",
         escape_html(&summary::conclusion(report)),
         picture::render(report),
+        phases_in_words(report),
     )
 }
 
@@ -78,6 +82,7 @@ fn phases_in_words(report: &Report) -> String {
         report.seconds_per_phase,
     );
     for results in &report.phases {
+        // Writing to a string does not fail, here and below.
         let (class, text) = (results.css_class(), escape_html(&summary::explain_phase(results)));
         let _ = writeln!(html, "<li class=\"{class}\"><b>{}</b>{text}</li>", title(results));
     }
@@ -90,11 +95,17 @@ fn phases_in_words(report: &Report) -> String {
 
 fn goals(report: &Report) -> String {
     let mut html = format!("<h2>Goals</h2>\n<p>{}.</p>\n<ul class=\"goals\">\n", summary::goal_counts(report));
+    let mut last_reason = "";
     for Goal { text, result, judgment } in &report.goals {
         let (class, mark, reason) = match judgment {
             Judgment::Reached => ("good", "✓ reached", String::new()),
             Judgment::Missed => ("bad", "✗ missed", String::new()),
-            Judgment::NotJudged(reason) => ("open", "not judged", format!("<small>{}</small>", escape_html(reason))),
+            // Neighbors often have the same reason.
+            Judgment::NotJudged(reason) if reason == last_reason => ("open", "not judged", String::new()),
+            Judgment::NotJudged(reason) => {
+                last_reason = reason;
+                ("open", "not judged", format!("<small>{}</small>", escape_html(reason)))
+            }
         };
         let (text, result) = (escape_html(text), escape_html(result));
         let _ = writeln!(
@@ -118,15 +129,6 @@ fn over_time(phases: &[PhaseResults]) -> String {
             let line =
                 |of: fn(&TimelinePoint) -> Option<f64>| seconds(points).map(|(x, point)| (x, of(point))).collect();
             vec![Series::Line("p99", line(|point| point.p99)), Series::Line("median", line(|point| point.median))]
-        },
-    ));
-    html.push_str("<h3>Requests waiting for a worker of matching</h3>\n");
-    html.push_str(&plot_row(
-        phases,
-        |all| Scale::fitting(all.map(|point| point.queue as f64)),
-        |points| {
-            let area = seconds(points).map(|(x, point)| (x, 0.0, point.queue as f64));
-            vec![Series::Area("queue", area.collect())]
         },
     ));
     html.push_str("<h3>Outcomes of the riders’ requests, per second</h3>\n");
@@ -190,8 +192,8 @@ fn ride_shares(phases: &[PhaseResults]) -> String {
     let label = "rides of each rider, in ascending order".to_owned();
     let scale = Scale::fitting(rides);
     let series = phases.iter().map(line).collect();
-    let (width, height) = (440.0, 220.0);
-    let plot = Plot { label, width, height, x_max: 100.0, x_unit: "% of the riders", scale, series };
+    let (width, height) = (380.0, 200.0);
+    let plot = Plot { label, width, height, x_max: 100.0, x_unit: "% of riders", scale, series };
     let names: Vec<_> = phases.iter().map(|results| (results.css_class(), results.short_title())).collect();
     let (legend, svg, bars) = (legend(&names), plot.svg(), bars(phases));
     format!(

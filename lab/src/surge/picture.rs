@@ -89,7 +89,7 @@ fn bars(phases: &[PhaseResults]) -> String {
     let max = phases.iter().map(|results| results.riders.allowed.p99).fold(1.0, f64::max);
     let (full, right) = (WIDTH - 2.0 * MARGIN, WIDTH - MARGIN);
     let mut svg = format!(
-        "<text class=\"heading\" x=\"{MARGIN}\" y=\"{}\">Time of the riders’ allowed requests, p99</text>",
+        "<text class=\"heading\" x=\"{MARGIN}\" y=\"{}\">99 % of the riders’ allowed requests end within</text>",
         BARS_TOP - 8.0
     );
     for (results, row) in phases.iter().zip(0..) {

@@ -67,9 +67,11 @@ impl Plot {
                 y + 3.5
             );
         }
-        for (value, text) in even_ticks(self.x_max) {
+        let x_ticks = even_ticks(self.x_max);
+        let last = x_ticks.len() - 1;
+        for (number, (value, text)) in x_ticks.into_iter().enumerate() {
             let (x, y) = (self.x(value), self.height - BOTTOM + 16.0);
-            let text = if value > 0.0 { text } else { format!("{text} {}", self.x_unit) };
+            let text = if number == last { format!("{text} {}", self.x_unit) } else { text };
             let anchor = match value {
                 0.0 => "start",
                 // The last label stays inside the plot.
@@ -129,7 +131,8 @@ impl Plot {
 impl Scale {
     /// A linear scale up to a round number that no value exceeds.
     pub(crate) fn fitting(values: impl Iterator<Item = f64>) -> Self {
-        Self::Linear(step(values.fold(1.0, f64::max)) * 4.0)
+        let max = values.fold(1.0, f64::max);
+        Self::Linear((max / step(max) - 1e-9).ceil() * step(max))
     }
 
     fn ticks(self) -> Vec<(f64, String)> {
@@ -150,7 +153,7 @@ impl Scale {
 fn even_ticks(max: f64) -> Vec<(f64, String)> {
     let step = step(max);
     let count = (max / step + 1e-9).floor() as u32;
-    let text = |value: f64| if value >= 10_000.0 { format!("{}k", value / 1000.0) } else { format!("{value}") };
+    let text = |value: f64| if value >= 1000.0 { format!("{}k", value / 1000.0) } else { format!("{value}") };
     (0..=count).map(|number| f64::from(number) * step).map(|value| (value, text(value))).collect()
 }
 

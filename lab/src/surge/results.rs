@@ -207,16 +207,18 @@ impl PhaseResults {
     /// Reasons to doubt the results that lie with the machine or the store.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let Self { phase, undecided, store_failures, overloads, .. } = self;
-        let disturbance = self.load.disturbance().map(|cause| {
-            format!("{cause}, so the results show the machine rather than the servers; close other programs, or try fewer --users")
-        });
         let without_store = (*undecided > 0).then(|| {
             format!(
                 "{undecided} requests were decided without the store, which failed {store_failures} times, while a gateway was \
                  overloaded {overloads} times"
             )
         });
-        disturbance.into_iter().chain(without_store).map(|warning| format!("phase {phase}: {warning}")).collect()
+        self.load
+            .disturbance()
+            .into_iter()
+            .chain(without_store)
+            .map(|warning| format!("phase {phase}: {warning}"))
+            .collect()
     }
 }
 

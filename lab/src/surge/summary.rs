@@ -1,10 +1,16 @@
 //! The results in words: a conclusion of one sentence, and a paragraph for each phase.
 
+use std::fmt::Write;
+
 use super::format::{format_count, format_factor, format_percent, format_time};
 use super::goals::Judgment;
 use super::report::Report;
 use super::results::{PhaseResults, RIDE_RULE, RequestStats};
 use super::riders::RetryBehavior;
+
+/// What warnings mean for a reader.
+pub(crate) const DISTURBANCE: &str =
+    "the figures may show the machine rather than the servers; close other programs and run it again";
 
 /// What the run shows, in one sentence.
 pub(crate) fn conclusion(report: &Report) -> String {
@@ -30,7 +36,8 @@ pub(crate) fn goal_counts(report: &Report) -> String {
     let mut text = format!("{reached} of {} goals reached", report.goals.len());
     for (count, what) in [(missed, "missed"), (not_judged, "not judged")] {
         if count > 0 {
-            text.push_str(&format!(", {count} {what}"));
+            // Writing to a string does not fail.
+            let _ = write!(text, ", {count} {what}");
         }
     }
     text
@@ -47,8 +54,8 @@ pub(crate) fn explain_phase(results: &PhaseResults) -> String {
     let factor = format_factor(results.limit(RIDE_RULE).map_or(0.0, |audit| audit.factor));
     match results.phase {
         1 => format!(
-            "Every request reaches the service. The queue for a worker grows to {queue} requests; riders wait, tap again and give up, \
-             and the workers still process the requests of riders who gave up. {matched}."
+            "Every request reaches the service. The queue for a worker grows to {queue} requests; riders wait, tap again, give up \
+             and ask again, and the workers still process the requests of riders who gave up. {matched}."
         ),
         2 => format!(
             "Each of {} gateways counts the requests of a rider in its own memory. A bot that sends to all gateways in turn gets \
@@ -67,7 +74,7 @@ pub(crate) fn explain_phase(results: &PhaseResults) -> String {
         }
         _ => format!(
             "One more limit, for all riders together, admits 140 ride requests a second, a little less than the 150 that matching can \
-             do. The queue never exceeds {queue}. A request over the limit gets a 429 within {} on average, which says when to retry. \
+             do. The queue never exceeds {queue}. A request over the limit gets a 429 after {} on average, with the time to retry. \
              {matched}.",
             format_time(results.refusals_at_server.average)
         ),

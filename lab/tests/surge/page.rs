@@ -34,11 +34,11 @@ fn a_browser_shows_all_plots_and_tables_without_errors() {
 
     let (dom, log) = open_in_browser(&dir, &page, &["--dump-dom"]);
     assert!(!log.contains("CONSOLE"), "{log}");
-    assert_eq!(dom.matches("<svg ").count(), 14, "the picture, three for each phase, and one for the riders");
+    assert_eq!(dom.matches("<svg ").count(), 10, "the picture, two for each phase, and one for the riders");
     for label in ["phase 1: no limits", "phase 4: shared + one for all", "rides of each rider"] {
         assert!(dom.contains(&format!("aria-label=\"{label}")), "{label}");
     }
-    for class in ["line p99", "line median", "area queue", "area denied", "line four", "bar two"] {
+    for class in ["line p99", "line median", "area served", "area denied", "line four", "bar two"] {
         assert!(dom.contains(&format!("class=\"{class}\"")), "{class}");
     }
     assert!(!dom.contains("NaN") && !dom.contains("inf "), "every point is a number");
