@@ -64,6 +64,8 @@ impl Fixture {
         let arguments = [
             ("--rules", self.path("rules.yaml")),
             ("--ledger", format!("sqlite:{}", self.path("ledger.db"))),
+            // A busy machine may take its time.
+            ("--ledger-budget", "60000".to_owned()),
             ("--admin-token-file", self.path("change")),
             ("--admin-read-token-file", self.path("read")),
         ];
