@@ -40,7 +40,7 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
         let server = Server::start(kind);
         let mut connection = server.connection();
         let runtime = Runtime::new().unwrap();
-        let options = RedisOptions::new().with_timeout(Duration::from_secs(60));
+        let options = RedisOptions::new().with_timeout(Duration::from_mins(1));
         let store = runtime.block_on(server.store_with(options));
         let (gate, clock) = (gate(cap), SystemClock::new());
         let mut used = || {
@@ -96,7 +96,7 @@ fn in_memory(subjects: usize) -> Table {
 }
 
 fn gate(cap: Option<u64>) -> Gate {
-    let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
+    let limit = Limit::sliding_log(20, Duration::from_mins(10)).unwrap();
     Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(cap.unwrap_or(1)))
 }
 

@@ -15,7 +15,7 @@ use conformance::server::{KINDS, Kind};
 use redis::{Cmd, cmd};
 use tidegate::{Limit, LimitError, Period, Periods, Rate};
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 /// Requests of one user that fall into different slices of the same minute.
 const REQUEST_OFFSETS_MICROS: [u64; 4] = [1_000_000, 16_000_000, 34_000_000, 52_000_000];
 

@@ -82,7 +82,7 @@ fn ours(server: &BenchServer) -> Vec<Named<'_>> {
     };
     let all_users = |name: &str, limits: &[Limit]| contender(name, limits, usize::MAX, 2);
 
-    let (minute, rate) = (Duration::from_secs(60), Rate::per_second(7).unwrap());
+    let (minute, rate) = (Duration::from_mins(1), Rate::per_second(7).unwrap());
     let token_bucket = Limit::token_bucket(1000, rate).unwrap();
     let leaky_bucket = Limit::leaky_bucket(rate, 1000).unwrap();
     let fixed_window = Limit::fixed_window(1000, minute).unwrap();

@@ -31,7 +31,7 @@ impl StoreDriver {
     pub(crate) fn connect(server: &Server, options: RedisOptions) -> Self {
         let runtime = Runtime::new().unwrap();
         // A batch of long logs on a busy machine may take longer than the default timeout.
-        let options = options.with_timeout(Duration::from_secs(60)).with_heartbeats(false);
+        let options = options.with_timeout(Duration::from_mins(1)).with_heartbeats(false);
         Self { store: runtime.block_on(server.store_with(options)), runtime }
     }
 

@@ -69,7 +69,7 @@ impl RedisOutboxes {
     async fn start(bench: &Bench, ledger: Ledger) -> Self {
         redis::cmd("FLUSHALL").arg("SYNC").exec(&mut bench.redis.connection()).unwrap();
         let store = bench.redis.store_with(patient_options()).await;
-        let hour = Duration::from_secs(3_600);
+        let hour = Duration::from_hours(1);
         let options = ServiceOptions::default().with_flush_interval(hour).with_sweep_interval(hour);
         let service = LedgerService::start(ledger, store.clone(), options).unwrap();
         service.prepare().await.unwrap();

@@ -277,7 +277,7 @@ fn rules(attack: Attack, scale: &Scale) -> RuleSet {
     rules.push(rule(Rule::new("beside", kinds[0]), "several"));
     rules.push(rule(Rule::new("shadowed", kinds[0]), "shadowed"));
     rules.push(Rule::new("shadow", one_limit_of_each_kind(1)[0]).with_action("shadowed").with_mode(RuleMode::Shadow));
-    let penalty = Penalty::new(3, Duration::from_secs(60), 2, Duration::from_secs(3600)).unwrap();
+    let penalty = Penalty::new(3, Duration::from_mins(1), 2, Duration::from_hours(1)).unwrap();
     let penalized = Rule::new("penalized", kinds[0]).with_security().with_penalty(penalty);
     rules.push(rule(penalized, "penalized"));
     RuleSet::new(rules).unwrap()

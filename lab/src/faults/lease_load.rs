@@ -17,7 +17,7 @@ use conformance::suite::wait_until;
 pub(super) const MAX_HELD: u64 = 3;
 pub(super) const WORKERS: usize = 2;
 /// Longer than any worker holds a slot on a busy machine, so that none runs out.
-const LEASE: Duration = Duration::from_secs(300);
+const LEASE: Duration = Duration::from_mins(5);
 const ACTION: &str = "lease";
 
 /// What the workers got.

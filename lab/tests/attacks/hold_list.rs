@@ -12,7 +12,7 @@ use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, ReservationTerms,
 use tidegate::{Limit, Rate};
 use tidegate_redis::{BreakerState, RedisOptions};
 
-const HOLD_TTL: Duration = Duration::from_secs(300);
+const HOLD_TTL: Duration = Duration::from_mins(5);
 /// Requests of the flood at the same moment, of different costs, so that they cannot be decided together.
 const FLOOD: u64 = 2_000;
 const ROUNDS: usize = 3;

@@ -32,7 +32,7 @@ async fn the_proxy_injects_each_network_fault() {
     let server = Server::start(Kind::Redis);
     let proxy = Proxy::start(server.port(), b"EVALSHA\r\n").await;
     let limiter = through(&proxy, OnFailure::Closed, 10_000).await;
-    let long = Duration::from_secs(60);
+    let long = Duration::from_mins(1);
     for fault in [
         NetworkFault::Refuse,
         NetworkFault::Blackhole,
@@ -82,5 +82,5 @@ async fn until_decided(limiter: &Limiter<RedisStore>, by_it: bool, by_store: &mu
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asking).await.expect("the store fails and recovers");
+    tokio::time::timeout(Duration::from_mins(1), asking).await.expect("the store fails and recovers");
 }

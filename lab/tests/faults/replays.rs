@@ -10,7 +10,7 @@ use tidegate::{Limit, Limiter, MemoryStore, OnFailure, Request, Rule, RuleSet, S
 use tidegate_redis::{RedisOptions, RedisStore};
 
 const TIMEOUT: Duration = Duration::from_millis(200);
-const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
+const RECOVERY_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// How the reply gets lost, and how often the server may have counted the decision.
 const REPLY_LOSSES: [(NetworkFault, RangeInclusive<u64>); 4] = [
