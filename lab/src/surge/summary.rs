@@ -93,19 +93,20 @@ pub(crate) fn explain_matched_riders(report: &Report) -> Option<String> {
     };
     Some(format!(
         "Phase 3 matches {} riders and phase 4 only {}, because a queue serves everyone in order, and a limit serves whoever asks \
-         at the right moment. In phase 3 a rider who joins the queue early enough gets a ride after a long wait, {} at p99. In \
+         at the right moment. In phase 3 a rider who joins the queue early enough gets a ride after a long wait. In \
          phase 4 nobody waits, and the 140 places of each second go to the next requests: {} of the riders who retry when \
-         Retry-After says so get a ride, {} of those who ignore it, {} of those who hammer (phase 3: {}, {} and {}). The limit \
-         keeps matching fast; it does not make it fair.",
+         Retry-After says so get a ride, {} of those who ignore it, {} of those who hammer (phase 3: {}, {} and {}). Phase 4 \
+         favors those who ask often; phase 3 gives many rides to few riders (fairness {:.2}, phase 4: {:.2}).",
         format_count(queued.crowd.matched as u64),
         format_count(limited.crowd.matched as u64),
-        format_time(queued.service.wait.p99),
         share(limited, RetryBehavior::Patient),
         share(limited, RetryBehavior::Steady),
         share(limited, RetryBehavior::Hammering),
         share(queued, RetryBehavior::Patient),
         share(queued, RetryBehavior::Steady),
         share(queued, RetryBehavior::Hammering),
+        queued.crowd.fairness,
+        limited.crowd.fairness,
     ))
 }
 
