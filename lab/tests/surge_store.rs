@@ -27,12 +27,12 @@ fn surge(url: &str) {
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {err}"));
     // The admission log has one time per request, and a cluster decides two rules at two times.
     let judges_last = !url.starts_with("redis+cluster:");
-    let goals = report["goals"].as_array().unwrap();
+    let goals = report["aims"].as_array().unwrap();
     for phase in [3, 4] {
         let results = &report["phases"][phase - 1];
         assert_flood(results, judges_last || phase == 3);
-        let of_phase = |goal: &&Value| goal["text"].as_str().unwrap().starts_with(&format!("phase {phase}:"));
-        let judged: Vec<bool> = goals.iter().filter(of_phase).map(|goal| goal["judgment"].is_string()).collect();
+        let of_phase = |goal: &&Value| goal["what"].as_str().unwrap().starts_with(&format!("phase {phase}:"));
+        let judged: Vec<bool> = goals.iter().filter(of_phase).map(|goal| goal["reached"].is_boolean()).collect();
         if results["undecided"] == 0 {
             assert_eq!(judged, [judges_last || phase == 3; 2], "{goals:?}");
         }

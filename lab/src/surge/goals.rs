@@ -1,24 +1,26 @@
 //! `Goal`: what a run is meant to prove, and whether it did. A goal is judged only if the run was long enough and the machine left the
 //! servers enough CPU time.
 
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use tidegate_server::command::Exit;
 
 use super::format::{format_count, format_factor, format_percent, format_time};
 use super::results::{PhaseResults, RIDE_RULE};
 
 /// One goal, with its result.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Goal {
+    #[serde(rename = "what")]
     pub(crate) text: String,
     /// The measured values.
+    #[serde(rename = "found")]
     pub(crate) result: String,
+    #[serde(flatten)]
     pub(crate) judgment: Judgment,
 }
 
-/// Whether a goal was reached.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// Whether a goal was reached. In JSON, `reached` is true, false or null, and `not_judged` is the reason for null.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Judgment {
     Reached,
     Missed,
@@ -33,6 +35,20 @@ impl Judgment {
             None if reached => Self::Reached,
             None => Self::Missed,
         }
+    }
+}
+
+impl Serialize for Judgment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (reached, reason) = match self {
+            Self::Reached => (Some(true), None),
+            Self::Missed => (Some(false), None),
+            Self::NotJudged(reason) => (None, Some(reason)),
+        };
+        let mut fields = serializer.serialize_map(None)?;
+        fields.serialize_entry("reached", &reached)?;
+        fields.serialize_entry("not_judged", &reason)?;
+        fields.end()
     }
 }
 

@@ -24,8 +24,10 @@ const MAX_OTHERS_CPU_SHARE: f64 = 0.1;
 pub(crate) struct LoadStats {
     /// Scheduling lag: the delay from when requests of riders and the bot were due to when they were sent. No code of the servers runs
     /// in between, so that only the machine causes it.
+    #[serde(rename = "late")]
     pub(crate) lag: LatencySummary,
     /// The same delay of drivers and clerks. A convoy is more than a small machine can send at once.
+    #[serde(rename = "late_staff")]
     pub(crate) staff_lag: LatencySummary,
     /// `None` where the system does not report it.
     pub(crate) cpu: Option<CpuUsage>,

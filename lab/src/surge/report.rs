@@ -29,7 +29,9 @@ pub(crate) struct Report {
     /// Whether a signal stopped the run, so that phases are missing or short.
     pub(crate) stopped: bool,
     /// Reasons to doubt the results.
+    #[serde(rename = "doubts")]
     pub(crate) warnings: Vec<String>,
+    #[serde(rename = "aims")]
     pub(crate) goals: Vec<Goal>,
     pub(crate) phases: Vec<PhaseResults>,
 }

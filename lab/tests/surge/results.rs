@@ -33,14 +33,13 @@ fn a_run_has_four_phases_and_shared_limits_are_exact() {
         }
     }
     let store_answered = phases.iter().all(|phase| phase["undecided"] == 0);
-    let missed = report["goals"].as_array().unwrap().iter().any(|goal| goal["judgment"] == "missed");
+    let missed = report["aims"].as_array().unwrap().iter().any(|goal| goal["reached"] == false);
     assert_eq!(output.code, Some(i32::from(missed)), "{}", output.err);
     assert!(!missed || !store_answered, "{}", output.err);
-    let goals = report["goals"].as_array().unwrap();
-    let times =
-        goals.iter().filter(|goal| goal["judgment"]["not_judged"].as_str().is_some_and(|it| it.contains("times")));
+    let goals = report["aims"].as_array().unwrap();
+    let times = goals.iter().filter(|goal| goal["not_judged"].as_str().is_some_and(|it| it.contains("times")));
     assert_eq!((goals.len(), times.count()), (9, 5), "a short run judges no times: {goals:?}");
-    let judged = goals.iter().filter(|goal| goal["judgment"].is_string()).count();
+    let judged = goals.iter().filter(|goal| goal["reached"].is_boolean()).count();
     assert!(judged == 4 || !store_answered, "{goals:?}");
     assert_eq!(dir.names(), ["tidegate-surge.html"], "no other file is left");
 }
@@ -74,7 +73,7 @@ fn assert_complete(phase: &Value) {
     assert!(riders + bots < all_clients, "drivers and clerks send requests, too");
     assert_eq!((&phase["crowd"]["riders"], phase["crowd"]["curve"].as_array().unwrap().len()), (&json!(30), 30));
     assert_eq!(phase["timeline"].as_array().unwrap().len(), 2);
-    assert!(phase["service"]["requests"].as_u64().unwrap() > 0 && phase["load"]["lag"]["count"].as_u64().unwrap() > 0);
+    assert!(phase["service"]["requests"].as_u64().unwrap() > 0 && phase["load"]["late"]["count"].as_u64().unwrap() > 0);
 }
 
 #[test]
