@@ -1,4 +1,4 @@
-//! `tidegate-lab bench`: measures CPU time and latency of the front doors on this machine.
+//! `tidegate-lab bench`: measures CPU time and latency of the front ends on this machine.
 //!
 //! ```text
 //! options ──▶ core assignment ──▶ servers under test (processes) ──▶ load: closed loop │ open loop ──▶ measurements

@@ -126,15 +126,15 @@ async fn decide(limiter: &Limiter<impl Store>, request: &Request<'_>, peek: bool
     limiter.check_plan(&if peek { plan.with_peek() } else { plan }).await
 }
 
-/// What front doors do with the request while the store fails.
+/// What front ends do with the request while the store fails.
 fn meanwhile(rules: &RuleSet, request: &Request<'_>, error: &StoreError) -> &'static str {
     let plan = rules.resolve(request);
     if plan.fails_closed(error) {
-        "Until it answers, front doors reject this request with 503, as `on_failure` of a matching rule says."
+        "Until it answers, front ends reject this request with 503, as `on_failure` of a matching rule says."
     } else if plan.policies(error).any(|(_, policy)| !policy.lets_pass()) {
         "Until it answers, each instance decides this request on its own, as `on_failure` of a matching rule says."
     } else {
-        "Until it answers, front doors let this request pass, as `on_failure` of the matching rules says."
+        "Until it answers, front ends let this request pass, as `on_failure` of the matching rules says."
     }
 }
 

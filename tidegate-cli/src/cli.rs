@@ -112,7 +112,7 @@ pub(crate) struct SubjectArgs {
     pub(crate) server: AdminArgs,
 }
 
-/// Show the state of a running server: front doors, store, circuit breakers, ledger, rules, instances
+/// Show the state of a running server: front ends, store, circuit breakers, ledger, rules, instances
 ///
 /// Exit code: 0 if all is well, 1 if the store or the ledger does not answer or a changed file could not be loaded, 2 for wrong arguments or a
 /// missing token, 3 if the server does not answer.
@@ -146,7 +146,7 @@ pub(crate) struct ValidateArgs {
     /// Treat warnings as errors
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Also check what this front door never has of a request, and what its callers must send: gateway, forward-auth, check, tower,
+    /// Also check what this front end never has of a request, and what its callers must send: gateway, forward-auth, check, tower,
     /// envoy; may be repeated
     #[arg(long, value_name = "DOOR", value_parser = door_parser(), hide_possible_values = true)]
     pub(crate) door: Vec<FrontDoor>,
@@ -332,7 +332,7 @@ Examples:
   tidegate man | man -l -
   tidegate man --dir ~/.local/share/man/man1";
 
-/// The front doors by name.
+/// The front ends by name.
 fn door_parser() -> impl TypedValueParser<Value = FrontDoor> {
     PossibleValuesParser::new(FrontDoor::ALL.map(|door| PossibleValue::new(door.as_str())))
         .try_map(|name| name.parse::<FrontDoor>())

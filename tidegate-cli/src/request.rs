@@ -1,4 +1,4 @@
-//! The flags that describe a request. [`SampleRequest`] turns them into the attributes that a front door would send.
+//! The flags that describe a request. [`SampleRequest`] turns them into the attributes that a front end would send.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub(crate) struct RequestArgs {
 }
 
 impl RequestArgs {
-    /// The attributes that a front door would send. Errors name a flag and never a value, which may be a key or personal.
+    /// The attributes that a front end would send. Errors name a flag and never a value, which may be a key or personal.
     pub(crate) fn attributes(&self) -> Result<SampleAttributes, Failure> {
         let sample = self.sample()?;
         sample.attributes().map_err(|error| {

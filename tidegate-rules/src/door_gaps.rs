@@ -1,4 +1,4 @@
-//! `DoorGap`: what a rule reads and a front door never has. Nothing fails for it: the requests share one count, or the rule never
+//! `DoorGap`: what a rule reads and a front end never has. Nothing fails for it: the requests share one count, or the rule never
 //! applies. So it is reported when a file is validated for a door, when a server starts, and in its metrics.
 
 mod needs;
@@ -18,7 +18,7 @@ use crate::problem::{Problem, Report};
 use crate::request_matcher::{RequestMatcher, TenantUse};
 use crate::source_file::Span;
 
-/// Something that a rule reads and a front door never has.
+/// Something that a rule reads and a front end never has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DoorGap {
     rule: String,
@@ -59,7 +59,7 @@ impl DoorGap {
         &self.rule
     }
 
-    /// The front door.
+    /// The front end.
     pub const fn door(&self) -> FrontDoor {
         self.door
     }
@@ -133,7 +133,7 @@ impl fmt::Display for DoorGap {
     }
 }
 
-/// Checking a file for a front door
+/// Checking a file for a front end
 impl RuleFile {
     /// What the rules read and `door` never has, in the order of the file. Disabled rules are left out.
     ///
@@ -163,7 +163,7 @@ impl RuleFile {
     }
 }
 
-/// A rule at a front door.
+/// A rule at a front end.
 struct RuleAtDoor<'r> {
     rule: &'r CompiledRule,
     door: FrontDoor,

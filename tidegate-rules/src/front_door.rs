@@ -1,4 +1,4 @@
-//! `FrontDoor`: what each front door can have of a request. It knows no rules.
+//! `FrontDoor`: what each front end can have of a request. It knows no rules.
 
 use std::fmt;
 use std::str::FromStr;
@@ -38,7 +38,7 @@ const REMOVED_BY_GATEWAY: [&str; 10] = [
 ];
 
 impl FrontDoor {
-    /// Every front door.
+    /// Every front end.
     pub const ALL: [Self; 5] = [Self::Gateway, Self::ForwardAuth, Self::Check, Self::Tower, Self::Envoy];
 
     /// The name in logs, metrics and flags.
@@ -113,7 +113,7 @@ impl FromStr for FrontDoor {
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|door| door.as_str() == text).ok_or_else(|| {
             let names = Self::ALL.map(Self::as_str).join(", ");
-            format!("this is not a front door; the front doors are {names}")
+            format!("this is not a front end; the front ends are {names}")
         })
     }
 }

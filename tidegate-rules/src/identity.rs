@@ -240,7 +240,7 @@ impl Source {
             Some(("attr", name)) => {
                 let name = named(name)?;
                 if attributes::is_reserved(&name) {
-                    return Err(format!("`{name}` is set by the front door; give the attribute another name"));
+                    return Err(format!("`{name}` is set by the front end; give the attribute another name"));
                 }
                 Ok(Self::Attribute(name))
             }

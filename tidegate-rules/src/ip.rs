@@ -20,7 +20,7 @@ pub(crate) struct IpPrefixes {
 
 /// Parses an address in a header, which may have a port, brackets, a zone or quotes.
 pub(crate) fn parse(text: &str) -> Option<IpAddr> {
-    // Most are plain addresses, as front doors write them.
+    // Most are plain addresses, as front ends write them.
     if let Ok(address) = text.parse::<Ipv4Addr>() {
         return Some(address.into());
     }

@@ -73,10 +73,10 @@ pub(crate) const CODES: [&str; 48] = [
     "zero-limit",
 ];
 
-/// The code of the warning that a front door never has what a rule reads.
+/// The code of the warning that a front end never has what a rule reads.
 pub(crate) const UNAVAILABLE_AT_DOOR: &str = "unavailable-at-door";
 
-/// The code of the note on what callers of a front door must send for a rule.
+/// The code of the note on what callers of a front end must send for a rule.
 pub(crate) const NEEDED_AT_DOOR: &str = "needed-at-door";
 
 /// The code of the note that the bound on comparisons was reached. Reported at most once.

@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(matches(&[("method", "POST")]), [(true, Some(tidegate::OnFailure::Closed))]);
     }
 
-    /// For front doors that can bring more of the body, or let no more of it pass.
+    /// For front ends that can bring more of the body, or let no more of it pass.
     #[test]
     fn a_plan_says_how_it_depends_on_a_body_that_it_does_not_know() {
         let text = "version: 1\nunknown_size: 10k\nrules:\n\

@@ -131,7 +131,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
         shared.unwrap_or_else(|| self.body.get_or_init(parse))
     }
 
-    /// Records that the body is read by the front door itself, for the token usage.
+    /// Records that the body is read by the front end itself, for the token usage.
     pub(crate) fn need_body(&self) {
         if self.request.attribute(attributes::BODY).is_none() {
             self.lacks_body.set(true);

@@ -1,4 +1,4 @@
-//! `SampleRequest`: a request in a test or on a command line, and the attributes that a front door would give it. It does not
+//! `SampleRequest`: a request in a test or on a command line, and the attributes that a front end would give it. It does not
 //! know the rules, so it has attributes that no rule reads, too.
 
 use std::borrow::Cow;
@@ -54,7 +54,7 @@ pub struct SampleRequest {
     pub cost: Option<u64>,
 }
 
-/// The attributes that a front door would give a [`SampleRequest`].
+/// The attributes that a front end would give a [`SampleRequest`].
 #[derive(Clone)]
 pub struct SampleAttributes {
     action: String,
@@ -140,7 +140,7 @@ impl SampleRequest {
 }
 
 impl SampleRequest {
-    /// The attributes that a front door would add, under the names that rules read: `method`, `path`, `query`, `host`, `ip`, `header:NAME`,
+    /// The attributes that a front end would add, under the names that rules read: `method`, `path`, `query`, `host`, `ip`, `header:NAME`,
     /// `body`, `request:size`, `tenant`, and the names of the attributes.
     pub fn attributes(&self) -> Result<SampleAttributes, SampleError> {
         let mut values: Vec<(SmolStr, String)> = Vec::new();
@@ -168,7 +168,7 @@ impl SampleRequest {
         Ok(SampleAttributes { action, cost: self.cost.unwrap_or(1), values, repeats })
     }
 
-    /// The method, unless it is a known one in other letters, which front doors refuse.
+    /// The method, unless it is a known one in other letters, which front ends refuse.
     fn known_method(&self) -> Result<Option<&str>, SampleError> {
         match self.method.as_deref().and_then(attributes::misspelled_method) {
             Some(known) => Err(SampleError::new("method", format!("methods are case-sensitive; write `{known}`"))),
@@ -246,9 +246,9 @@ impl SampleRequest {
         let problem = if name.is_empty() {
             "a name is empty".to_owned()
         } else if name.contains(':') {
-            "a name with a colon is reserved for front doors; write a header under `headers`".to_owned()
+            "a name with a colon is reserved for front ends; write a header under `headers`".to_owned()
         } else if attributes::is_reserved(name) {
-            format!("`{name}` is set by the front door; write it as a field of the request")
+            format!("`{name}` is set by the front end; write it as a field of the request")
         } else if name == attributes::TENANT && self.tenant.is_some() {
             "`tenant` is given twice; keep the field of the request".to_owned()
         } else {

@@ -74,7 +74,7 @@ tests:
         "13:11 duplicate-name: an earlier test has this name",
         "14:20 request: not an IP address; write one such as 203.0.113.9",
         "14:44 request: not a header name: it has letters, digits and signs such as `-`, and no spaces",
-        "14:69 request: `path` is set by the front door; write it as a field of the request",
+        "14:69 request: `path` is set by the front end; write it as a field of the request",
         "17:5 missing-field: the field `name` is missing",
     ];
     assert_eq!(found, expected);

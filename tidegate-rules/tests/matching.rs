@@ -161,7 +161,7 @@ fn a_cost_is_a_number_a_table_a_header_or_an_expression() {
     let sized = costs("{ expression: '1 + request.size / 1024', default: 4, max: 100 }");
     let of_size = |size| cost(&sized, &[("request:size", size)]);
     assert_eq!((of_size("0"), of_size("10240"), of_size("99999999")), (1, 11, 100));
-    assert_eq!(cost(&sized, &[("header:content-length", "0")]), 100, "only front doors know the size");
+    assert_eq!(cost(&sized, &[("header:content-length", "0")]), 100, "only front ends know the size");
     let divided = costs("{ expression: '10 / int(attr.rows)', default: 4 }");
     let rows = |rows| cost(&divided, &[("rows", rows)]);
     assert_eq!((rows("5"), rows("0"), rows("many"), rows("-5")), (2, 4, 4, 4));

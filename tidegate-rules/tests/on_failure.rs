@@ -139,7 +139,7 @@ fn each_route_has_its_own_failure_policy() {
     assert_eq!(times("PUT", "/"), [Some(true), Some(true), Some(false), Some(false)], "half of four");
 }
 
-/// Front doors add only the attributes that the rules read, so a table by method must request the method.
+/// Front ends add only the attributes that the rules read, so a table by method must request the method.
 #[test]
 fn the_attributes_of_a_policy_table_are_requested_from_front_doors() {
     let reads = |on_failure: &str| {

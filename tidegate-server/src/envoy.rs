@@ -1,4 +1,4 @@
-//! Envoy's Rate Limit Service, version 3. It translates descriptors into plans for the limiter that all front doors share, and
+//! Envoy's Rate Limit Service, version 3. It translates descriptors into plans for the limiter that all front ends share, and
 //! decisions into statuses. Envoy's terms are used in this module only.
 //!
 //! ```text

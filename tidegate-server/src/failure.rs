@@ -20,7 +20,7 @@ pub enum Failure {
     Store {
         /// How it failed.
         error: StoreError,
-        /// A sentence on what front doors do until the store answers again; may be empty.
+        /// A sentence on what front ends do until the store answers again; may be empty.
         meanwhile: &'static str,
     },
 }

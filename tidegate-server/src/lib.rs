@@ -1,4 +1,4 @@
-//! The Tidegate server as a library: HTTP and gRPC front doors around one [`Limiter`](tidegate::Limiter).
+//! The Tidegate server as a library: HTTP and gRPC front ends around one [`Limiter`](tidegate::Limiter).
 //!
 //! The binary `tidegate` runs all of them with `tidegate serve`. A program can also run one of them by itself, such as a gateway
 //! in front of an HTTP service:
@@ -28,13 +28,13 @@
 //!               Listener                          Limiter on AnyStore
 //! ```
 //!
-//! A front door turns a request into attributes, calls the limiter, and turns the decision into a response; it computes no header field
+//! A front end turns a request into attributes, calls the limiter, and turns the decision into a response; it computes no header field
 //! and no rejection of its own. Forward-auth is the tower layer around a service that always succeeds, and the gateway is the same layer around a
 //! proxy. Receipts, leases and reservations over HTTP are signed texts, not stored ones, so any instance takes them.
 //!
 //! - [`gateway`]: a reverse proxy with rate limits.
 //! - [`envoy`]: Envoy's Rate Limit Service over gRPC and JSON, with rule files or YAML files of the reference server.
-//! - [`Listener`]: accepts connections for every front door: TLS, timeouts, size limits, draining.
+//! - [`Listener`]: accepts connections for every front end: TLS, timeouts, size limits, draining.
 //! - [`AnyStore`]: the store that a URL names, in memory or in Redis.
 //! - [`command`]: what the commands of the binary share (output, exit codes, failures), and `tidegate serve` itself.
 

@@ -1,4 +1,4 @@
-//! `tidegate serve`: one process with every front door and one engine behind them.
+//! `tidegate serve`: one process with every front end and one engine behind them.
 //!
 //! ```text
 //! options ──▶ log ──▶ engine (rules on a store, observed) ──▶ http │ grpc │ gateway │ admin ──▶ until a signal, then drain

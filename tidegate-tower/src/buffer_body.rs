@@ -197,7 +197,7 @@ fn is_plain_json(headers: &HeaderMap) -> bool {
 // === impl BodyText ===
 
 impl BodyText {
-    /// The text of a body that a front door has read; `None` if it is not UTF-8.
+    /// The text of a body that a front end has read; `None` if it is not UTF-8.
     pub fn new(body: Bytes) -> Option<Self> {
         std::str::from_utf8(&body).is_ok().then_some(Self(body))
     }

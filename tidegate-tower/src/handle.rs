@@ -48,7 +48,7 @@ pub(crate) struct ActiveLimiter<S> {
 }
 
 impl<S: Store> Handle<S> {
-    /// A handle for a front door of your own; [`LimitLayer::from_handle`](crate::LimitLayer::from_handle) makes a layer of it.
+    /// A handle for a front end of your own; [`LimitLayer::from_handle`](crate::LimitLayer::from_handle) makes a layer of it.
     pub fn new(limiter: Limiter<S>) -> Self {
         let active = RwLock::new(Arc::new(ActiveLimiter::new(limiter)));
         Self(Arc::new(SharedLimiter { active, leases: OnceLock::new() }))
@@ -67,7 +67,7 @@ impl<S: Store> Handle<S> {
         drop(old);
     }
 
-    /// Whether the current rules read this header. A front door that removes headers removes none of these, or refuses the request.
+    /// Whether the current rules read this header. A front end that removes headers removes none of these, or refuses the request.
     pub fn reads_header(&self, name: &HeaderName) -> bool {
         self.active().sources.reads_header(name)
     }

@@ -130,13 +130,13 @@ impl<S> LimitLayer<S> {
     }
 
     /// Whether requests hold their slots of concurrency limits until their responses end, which is the default. Otherwise each slot is
-    /// held for its whole lease: for a front door that a proxy asks before it forwards a request, and that never learns when the request
+    /// held for its whole lease: for a front end that a proxy asks before it forwards a request, and that never learns when the request
     /// ends.
     pub fn with_held_leases(self, on: bool) -> Self {
         self.with(|settings| settings.holds_leases = on)
     }
 
-    /// Names this front door to [observers](tidegate::spi::Observer), which find the name in the
+    /// Names this front end to [observers](tidegate::spi::Observer), which find the name in the
     /// [plan](tidegate::spi::Plan::origin).
     pub fn with_front_door(self, name: &'static str) -> Self {
         self.with(|settings| settings.front_door = name)
@@ -194,7 +194,7 @@ impl<S> LimitLayer<S> {
 }
 
 impl<S: Store> LimitLayer<S> {
-    /// Which of the rules that apply to this request read its body. A front door that can read bodies reads it then, and adds it to
+    /// Which of the rules that apply to this request read its body. A front end that can read bodies reads it then, and adds it to
     /// the request as a [`BodyText`](crate::BodyText). None for gRPC, whose streams may last as long as their responses, unless a rule
     /// counts the tokens of a language model: nobody must avoid that by a header.
     pub fn body_need(&self, parts: &Parts) -> BodyNeed {
@@ -214,7 +214,7 @@ impl<S: Store> LimitLayer<S> {
 }
 
 impl<S: Store> LimitLayer<S> {
-    /// The longest body that rules read, in bytes. A front door that reads bodies refuses longer ones.
+    /// The longest body that rules read, in bytes. A front end that reads bodies refuses longer ones.
     pub fn max_body_bytes(&self) -> usize {
         self.handle.active().limiter.rules().max_body_bytes()
     }

@@ -1,8 +1,8 @@
-//! Request attributes: their names, which names only a front door may set, and the one spelling of their values.
+//! Request attributes: their names, which names only a front end may set, and the one spelling of their values.
 //!
-//! A front door (the tower layer, the gateway, forward-auth, the check API, the Envoy adapter, the command line) turns a
+//! A front end (the tower layer, the gateway, forward-auth, the check API, the Envoy adapter, the command line) turns a
 //! request into attributes of a [`Request`](crate::Request); rules match and count by them. All of them use this module, so
-//! that a request gets the same decision through every front door.
+//! that a request gets the same decision through every front end.
 //!
 //! ```
 //! use tidegate::attributes;
@@ -25,7 +25,7 @@
 //! - `text`: the text form of bytes, and letters without their case.
 //!
 //! The functions are pure and accept any text: what is not valid stays recognizable and matches no rule. Only a path that a
-//! front door must refuse is an error.
+//! front end must refuse is an error.
 
 mod name;
 pub use name::{

@@ -1,4 +1,4 @@
-//! `Decision`: the result of a request, with everything that a front door needs for its response.
+//! `Decision`: the result of a request, with everything that a front end needs for its response.
 
 mod check_result;
 mod receipts;
@@ -162,7 +162,7 @@ impl Decision {
 
     /// How the store failed, if the decision was made without it, or without it in part.
     ///
-    /// The numbers of such a decision are those of this instance alone, which front doors do not show. What was consumed in its
+    /// The numbers of such a decision are those of this instance alone, which front ends do not show. What was consumed in its
     /// memory is not part of the [receipt](Self::into_receipt).
     pub const fn degraded(&self) -> Option<StoreErrorKind> {
         self.degraded
@@ -175,7 +175,7 @@ impl Decision {
     }
 
     /// Why the request is denied without being judged, if that is so: its values have more than one reading. No limit is exceeded, and
-    /// nothing was consumed; front doors answer with its [status](RequestProblem::status).
+    /// nothing was consumed; front ends answer with its [status](RequestProblem::status).
     pub fn problem(&self) -> Option<&RequestProblem> {
         self.problem.as_deref()
     }

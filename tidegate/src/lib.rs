@@ -31,7 +31,7 @@
 //! | time, and tests of your own limits | [`ManualClock`], [`SystemClock`], [`SleepTimer`], [`Timestamp`] |
 //! | HTTP header fields and responses | [`http`] |
 //! | names and normal forms of request attributes | [`attributes`] |
-//! | stores, front doors and metrics of your own | [`spi`] |
+//! | stores, front ends and metrics of your own | [`spi`] |
 //!
 //! Rules from files are in the crate `tidegate-rules`, the layer for axum, hyper and tonic is in `tidegate-tower`.
 //!

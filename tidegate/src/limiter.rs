@@ -1,7 +1,7 @@
 //! `Limiter`: decides requests by rules on a store. It resolves the plan, calls the store, falls back if the store fails, and
 //! notifies the observer.
 //!
-//! It is the only way to the store: no front door calls a store directly. Before the call, and again if the call fails, it asks the
+//! It is the only way to the store: no front end calls a store directly. Before the call, and again if the call fails, it asks the
 //! store for a known denial. An `Err` means that a rule is closed while the store fails, or that the subject has other plans waiting
 //! during an overload. It says whether the failure is transient, and whether the plan may have been applied.
 //!

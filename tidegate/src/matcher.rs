@@ -21,7 +21,7 @@ pub trait Matcher: fmt::Debug + Send + Sync {
         found: &mut dyn FnMut(Match<'_>),
     ) -> Result<BodyUse, RequestProblem>;
 
-    /// The names of the attributes that it reads. A front door must set these.
+    /// The names of the attributes that it reads. A front end must set these.
     fn reads(&self) -> Vec<String>;
 }
 

@@ -166,7 +166,7 @@ impl<'r> Plan<'r> {
         self
     }
 
-    /// Sets whether [observers](crate::spi::Observer) see the decision. A front door turns it off for its own bookkeeping. They
+    /// Sets whether [observers](crate::spi::Observer) see the decision. A front end turns it off for its own bookkeeping. They
     /// never see a peek, and always see a failure of the store.
     pub const fn with_observed(mut self, observed: bool) -> Self {
         self.observed = observed;
@@ -187,7 +187,7 @@ impl<'r> Plan<'r> {
         self
     }
 
-    /// Denies requests that would have to wait longer than this. Zero for a front door that cannot delay a request.
+    /// Denies requests that would have to wait longer than this. Zero for a front end that cannot delay a request.
     pub fn with_max_delay(mut self, delay: Duration) -> Self {
         self.max_delay = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         self
@@ -199,7 +199,7 @@ impl<'r> Plan<'r> {
         self
     }
 
-    /// Names the front door and the method of the request, for [observers](crate::spi::Observer).
+    /// Names the front end and the method of the request, for [observers](crate::spi::Observer).
     pub const fn with_origin(mut self, origin: Origin) -> Self {
         self.origin = origin;
         self
@@ -294,7 +294,7 @@ impl<'r> Plan<'r> {
         self.timeout
     }
 
-    /// The front door and the method of the request.
+    /// The front end and the method of the request.
     pub const fn origin(&self) -> Origin {
         self.origin
     }

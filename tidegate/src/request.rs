@@ -1,4 +1,4 @@
-//! `Request`: an action, attributes and a cost. It is independent of HTTP; front doors translate.
+//! `Request`: an action, attributes and a cost. It is independent of HTTP; front ends translate.
 
 use std::fmt;
 

@@ -255,7 +255,7 @@ impl Rule {
         self
     }
 
-    /// Names the response header, in lower case, that contains the actual cost of a request. Front doors
+    /// Names the response header, in lower case, that contains the actual cost of a request. Front ends
     /// [settle](crate::Limiter::settle) it then.
     pub fn with_cost_header(mut self, header: impl Into<String>) -> Self {
         self.cost_header = Some(header.into().into());

@@ -4,7 +4,7 @@
 //! the first, and its retry would not be exact.
 //!
 //! A request that cannot be judged, such as one with a repeated API key, becomes a plan without checks and with a
-//! [problem](crate::RequestProblem). The limiter denies it without a call, so no front door can admit it by mistake.
+//! [problem](crate::RequestProblem). The limiter denies it without a call, so no front end can admit it by mistake.
 
 mod indexed_rule;
 mod readings;
@@ -155,7 +155,7 @@ impl RuleSet {
         self
     }
 
-    /// Sets what front doors do with escaped slashes in paths.
+    /// Sets what front ends do with escaped slashes in paths.
     pub const fn with_escaped_slashes(mut self, escaped_slashes: EscapedSlashes) -> Self {
         self.escaped_slashes = escaped_slashes;
         self
@@ -248,7 +248,7 @@ impl RuleSet {
         RuleInput { plan, cost, on_failure, anonymous, network }
     }
 
-    /// The names of the attributes that the rules read. A front door must set these; others may be omitted.
+    /// The names of the attributes that the rules read. A front end must set these; others may be omitted.
     pub fn reads(&self) -> Vec<String> {
         let mut names = self.matcher.as_ref().map(|matcher| matcher.reads()).unwrap_or_default();
         if self.matcher.is_none() {
@@ -265,7 +265,7 @@ impl RuleSet {
         self.reads_body
     }
 
-    /// The longest body that rules read, in bytes. Front doors that read bodies for them refuse longer ones.
+    /// The longest body that rules read, in bytes. Front ends that read bodies for them refuse longer ones.
     pub const fn max_body_bytes(&self) -> usize {
         self.max_body_bytes
     }
@@ -275,7 +275,7 @@ impl RuleSet {
         &self.header_policy
     }
 
-    /// What front doors do with escaped slashes in paths.
+    /// What front ends do with escaped slashes in paths.
     pub const fn escaped_slashes(&self) -> EscapedSlashes {
         self.escaped_slashes
     }

@@ -1,4 +1,4 @@
-//! For authors of stores and front doors; an application that checks requests does not need this module.
+//! For authors of stores and front ends; an application that checks requests does not need this module.
 //!
 //! | for | types |
 //! |---|---|

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-/// Measure CPU time and latency of the front doors, compared with a do-nothing server and nginx; or load any URL
+/// Measure CPU time and latency of the front ends, compared with a do-nothing server and nginx; or load any URL
 ///
 /// CPU time per request: the servers run on one CPU core, the load on another. All servers take turns for several rounds, and
 /// the best round of each counts. Latency: requests are scheduled at a fixed rate, regardless of the responses, and each
@@ -81,7 +81,7 @@ pub(crate) enum Target {
     Gateway,
     /// nginx, with and without `limit_req`, in front of the same upstream
     Nginx,
-    /// Only if named, and alone: the front doors on a Redis server, compared with the memory store; a flood, a client over its limit
+    /// Only if named, and alone: the front ends on a Redis server, compared with the memory store; a flood, a client over its limit
     Shared,
     /// Internal: runs the gRPC server that always answers OK.
     #[value(hide = true)]

@@ -1,4 +1,4 @@
-//! `tidegate-lab bench shared`: the front doors on a Redis server, compared with the memory store and with a server that does nothing.
+//! `tidegate-lab bench shared`: the front ends on a Redis server, compared with the memory store and with a server that does nothing.
 //!
 //! | part | compared |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The front doors, and the servers that they are compared with.
+//! The front ends, and the servers that they are compared with.
 
 use std::fs;
 use std::path::Path;

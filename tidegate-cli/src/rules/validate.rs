@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &ValidateArgs, output: &mut Output<'_>) -> Result<E
     Ok(Exit::from_success(ok))
 }
 
-/// All problems of a file, with those at the given front doors.
+/// All problems of a file, with those at the given front ends.
 fn report(file: &Result<RuleFile, Report>, doors: &[FrontDoor]) -> Report {
     file.as_ref().map_or_else(Report::clone, |file| file.report_for_doors(doors))
 }

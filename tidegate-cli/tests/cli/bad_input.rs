@@ -35,7 +35,7 @@ fn an_error_names_the_flag_and_a_solution_but_never_the_value() {
         ),
         (
             ["--attr", "account=a7", "--attr", "x-api-key:hunter2=="],
-            "error: --attr number 2: a name with a colon is reserved for front doors; write a header under \
+            "error: --attr number 2: a name with a colon is reserved for front ends; write a header under \
              `headers`\n",
         ),
     ] {

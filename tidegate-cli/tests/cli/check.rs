@@ -161,12 +161,12 @@ Until it answers, each instance decides this request on its own, as `on_failure`
     assert_eq!(shared.err, expected);
     shell.write("open.yaml", RULES.replace("on_failure: share", "on_failure: open"));
     let open = shell.run(&format!("{} -X POST --path /rides", line.replace("rules.yaml", "open.yaml")));
-    let expected = "Until it answers, front doors let this request pass, as `on_failure` of the matching rules says.\n";
+    let expected = "Until it answers, front ends let this request pass, as `on_failure` of the matching rules says.\n";
     assert!(open.code == Some(3) && open.err.ends_with(expected), "{open:?}");
     let closed = shell.run(&format!("{line} --action login --secret s3cret"));
     assert_eq!(closed.code, Some(3));
     assert!(
-        closed.err.contains("front doors reject this request with 503") && !closed.err.contains("warning"),
+        closed.err.contains("front ends reject this request with 503") && !closed.err.contains("warning"),
         "{closed:?}"
     );
 }

@@ -1,4 +1,4 @@
-//! Rules that read what a front door never has, and forwarded headers of senders that are not trusted.
+//! Rules that read what a front end never has, and forwarded headers of senders that are not trusted.
 
 use std::fs;
 
@@ -51,7 +51,7 @@ fn a_rule_that_a_front_door_cannot_serve_is_logged_at_the_start_and_its_requests
     assert_eq!(lines(&log, "WARN", login).len(), 1, "at the first request: {log:?}");
     assert_eq!(lines(&log, "WARN", account).len(), 2, "at the start and at the first request: {log:?}");
     assert!(lines(&log, "", "`keys`").is_empty(), "{log:?}");
-    assert_eq!(lines(&log, "INFO", "some rules never apply at this front door").len(), 2, "{log:?}");
+    assert_eq!(lines(&log, "INFO", "some rules never apply at this front end").len(), 2, "{log:?}");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn forwarded_headers_of_an_untrusted_sender_are_logged_once_and_counted() {
     assert_eq!([count("gateway"), count("forward-auth"), count("check")], [2, 4, 1]);
     let log = server.stop_and_read_log();
     let found = lines(&log, "WARN", "a sender that is not trusted sends x-forwarded-for");
-    assert_eq!(found.len(), 3, "one for each front door: {log:?}");
+    assert_eq!(found.len(), 3, "one for each front end: {log:?}");
     assert!(found.iter().all(|line| line.contains("trusted_proxies") && !line.contains("203.0.113")), "{log:?}");
 }
 

@@ -1,4 +1,4 @@
-//! A host gets the same decision through every front door, however it is written. (The tower layer alone is tested in its
+//! A host gets the same decision through every front end, however it is written. (The tower layer alone is tested in its
 //! own crate; the gateway and forward-auth use it.)
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! The log: its formats, its levels, refused requests over every front door, and what never appears in it.
+//! The log: its formats, its levels, refused requests over every front end, and what never appears in it.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ rules:
 /// What must appear in no line: subjects, secrets, and queries.
 const HIDDEN: [&str; 3] = ["hunter2", "fleet-secret-9", "token-77"];
 
-/// A server with refused requests over every front door, stopped; its log lines.
+/// A server with refused requests over every front end, stopped; its log lines.
 fn log_of_refusals(format: &str) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");

@@ -1,4 +1,4 @@
-//! What the callers of a front door must send for each rule: a door that has only what it is told cannot know what is missing.
+//! What the callers of a front end must send for each rule: a door that has only what it is told cannot know what is missing.
 
 use smol_str::SmolStr;
 use tidegate::attributes;

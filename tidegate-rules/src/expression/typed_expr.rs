@@ -149,7 +149,7 @@ impl IntExpr {
     }
 }
 
-/// The size of a body. Only front doors state it; a text that is no number is 0.
+/// The size of a body. Only front ends state it; a text that is no number is 0.
 ///
 /// Saturates: a client must not lower its cost by announcing a huge size.
 fn declared_size(text: &str) -> i64 {

@@ -98,12 +98,12 @@ fn attributes_of_the_application_keep_their_names() {
 #[test]
 fn an_attribute_cannot_have_a_name_that_front_doors_set() {
     for (name, expected) in [
-        ("ip", "attributes: `ip` is set by the front door; write it as a field of the request"),
+        ("ip", "attributes: `ip` is set by the front end; write it as a field of the request"),
         ("", "attributes: a name is empty"),
         ("tenant", "attributes: `tenant` is given twice; keep the field of the request"),
         (
             "x-key:secret.7",
-            "attributes: a name with a colon is reserved for front doors; write a header under `headers`",
+            "attributes: a name with a colon is reserved for front ends; write a header under `headers`",
         ),
     ] {
         let attributes = pairs(&[(name, "7")]);

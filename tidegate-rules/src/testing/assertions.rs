@@ -237,7 +237,7 @@ impl DecidedStep<'_> {
         message(&self.answer()?)
     }
 
-    /// The response that a front door would send.
+    /// The response that a front end would send.
     fn answer(&self) -> Option<tidegate::http::Rejection> {
         if self.decision.is_allowed() {
             return None;

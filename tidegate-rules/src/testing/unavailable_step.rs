@@ -37,7 +37,7 @@ impl UnavailableStep<'_> {
         Some(format!("the store fails, and `{rule}` is closed then"))
     }
 
-    /// The response that a front door would send.
+    /// The response that a front end would send.
     fn answer(&self) -> Rejection {
         self.rules.rules().header_policy().reject_unavailable(self.error, None)
     }

@@ -1,4 +1,4 @@
-//! What rules read and a front door never has, and what its callers must send.
+//! What rules read and a front end never has, and what its callers must send.
 
 use tidegate_rules::{FrontDoor, GapEffect, RuleFile, Severity};
 

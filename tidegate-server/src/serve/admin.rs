@@ -29,7 +29,7 @@ use super::{health, lease_collector, ledger_collector};
 /// The index page.
 const INDEX_PAGE: &str = "\
 /metrics             for Prometheus: text 0.0.4, or OpenMetrics by Accept
-/v1/status           front doors, store, rules and instances; `tidegate status` shows it
+/v1/status           front ends, store, rules and instances; `tidegate status` shows it
 /v1/subjects/show    POST: the buckets of a subject; `tidegate subject show`
 /v1/subjects/reset   POST: deletes them; `tidegate subject reset`
 /v1/usage            what was consumed of quotas with a ledger; `tidegate quota show`

@@ -1,4 +1,4 @@
-//! `DoorGapCounters`: counts requests that came in by a front door which never has what a rule of theirs reads, and logs such rules
+//! `DoorGapCounters`: counts requests that came in by a front end which never has what a rule of theirs reads, and logs such rules
 //! when the server starts and when the first request comes.
 
 use std::collections::HashMap;
@@ -11,13 +11,13 @@ use prometheus_client::metrics::family::Family;
 use tidegate::spi::Plan;
 use tidegate_rules::{DoorGap, FrontDoor, GapEffect, RuleFile};
 
-/// The front doors of a server that do not have everything, or never learn when a request ends. The others have what their callers send.
+/// The front ends of a server that do not have everything, or never learn when a request ends. The others have what their callers send.
 const DOORS: [FrontDoor; 3] = [FrontDoor::Gateway, FrontDoor::ForwardAuth, FrontDoor::Envoy];
 
 /// The most rules that are logged for one door.
 const MAX_LOGGED_RULES: usize = 100;
 
-/// The counters of rules that a front door cannot serve, found by the origin of a plan.
+/// The counters of rules that a front end cannot serve, found by the origin of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct DoorGapCounters {
     family: Family<DoorGapLabels, Counter>,
@@ -58,7 +58,7 @@ impl DoorGapCounters {
         self.has_gaps.store(has_gaps, Ordering::Release);
     }
 
-    /// Counts a request once for each of its rules that its front door cannot serve. The first one of a rule is logged.
+    /// Counts a request once for each of its rules that its front end cannot serve. The first one of a rule is logged.
     pub(crate) fn count(&self, plan: &Plan<'_>) {
         if !self.has_gaps.load(Ordering::Acquire) {
             return;
@@ -98,7 +98,7 @@ fn log_in_use(gap: &DoorGap) {
     tracing::warn!(target: "tidegate::server", rule, door, "a request came in: {gap}. Fix: {help}");
 }
 
-/// Logs which rules the front doors of a server cannot serve. Forward-auth and Envoy's service are open on every server, used or not, so
+/// Logs which rules the front ends of a server cannot serve. Forward-auth and Envoy's service are open on every server, used or not, so
 /// that their lines are no warnings until a request comes.
 pub(crate) fn log_gaps(file: &RuleFile, has_gateway: bool) {
     for door in DOORS.into_iter().filter(|door| has_gateway || *door != FrontDoor::Gateway) {
@@ -124,7 +124,7 @@ pub(crate) fn log_gaps(file: &RuleFile, has_gateway: bool) {
                 target: "tidegate::server",
                 door,
                 rules = never,
-                "some rules never apply at this front door; `tidegate rules validate --door {door}` lists them"
+                "some rules never apply at this front end; `tidegate rules validate --door {door}` lists them"
             );
         }
     }
@@ -202,12 +202,12 @@ rules:
         let forward_auth = [
             "INFO rule `login` counts by `body",
             "INFO rule `account` counts by `attr",
-            "INFO some rules never apply at this front door; `tidegate rules validate --door forward-auth` lists them door=\"forward-auth\" rules=1",
+            "INFO some rules never apply at this front end; `tidegate rules validate --door forward-auth` lists them door=\"forward-auth\" rules=1",
         ];
         assert_eq!(logged_lines(|| log_gaps(&file, false)), forward_auth);
         let gateway = [
             "WARN rule `account` counts by `attr",
-            "INFO some rules never apply at this front door; `tidegate rules validate --door gateway` lists them door=\"gateway\" rules=1",
+            "INFO some rules never apply at this front end; `tidegate rules validate --door gateway` lists them door=\"gateway\" rules=1",
         ];
         assert_eq!(logged_lines(|| log_gaps(&file, true)), [&gateway[..], &forward_auth[..]].concat());
         let claims = "version: 1\nidentify: { user: claim:sub, authenticated: authorization }\nrules:\n\

@@ -1,4 +1,4 @@
-//! `Engine`: the rules on a store, with metrics and refusal log as observers, that all front doors of a server share.
+//! `Engine`: the rules on a store, with metrics and refusal log as observers, that all front ends of a server share.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ use crate::listen::{Tls, TlsError, TlsFiles};
 use crate::store::{AnyStore, StoreUrl};
 use crate::timer::tokio_timer;
 
-/// What all front doors share.
+/// What all front ends share.
 pub(crate) struct Engine {
     handle: Handle<InstrumentedStore>,
     /// Notified after the limiter is replaced.

@@ -122,7 +122,7 @@ impl Metrics {
         registry.register("rate_limit_denial_cache_hits", hits, metrics.denial_cache_hits.clone());
         let skipped = "Checks of shadow rules that were not decided: the request was rejected without the store, or the store failed";
         registry.register("rate_limit_shadow_skipped", skipped, metrics.shadow_skipped.clone());
-        let unavailable = "Requests that a rule judged without what it reads, which their front door never has";
+        let unavailable = "Requests that a rule judged without what it reads, which their front end never has";
         registry.register("rate_limit_unavailable_source", unavailable, metrics.door_gaps.family());
         registry.register("rate_limit_no_rule", "Requests that matched no rule", metrics.no_rule.clone());
         registry.register(
@@ -134,7 +134,7 @@ impl Metrics {
         registry.register("rate_limit_rule_reloads", "Attempts to reload the rules", metrics.reloads.clone());
         let confirm = "Time that decisions under `ledger: sync` waited until they were durable";
         registry.register("rate_limit_ledger_confirm_seconds", confirm, metrics.ledger_confirm.clone());
-        let untrusted = "Requests with a forwarded address from a sender that is not trusted, by front door";
+        let untrusted = "Requests with a forwarded address from a sender that is not trusted, by front end";
         registry.register("tidegate_untrusted_forwarded", untrusted, metrics.untrusted_forwarded.family());
         registry.register_collector(Box::new(metrics.listeners.clone()));
         registry.register_collector(Box::new(StoreCollector(store)));
@@ -162,7 +162,7 @@ impl Metrics {
         &self.untrusted_forwarded
     }
 
-    /// Sets the subject types of the rules of a file, and what front doors lack for them.
+    /// Sets the subject types of the rules of a file, and what front ends lack for them.
     pub(crate) fn follow(&self, file: &RuleFile) {
         self.door_gaps.follow(file);
         let types = file.per_by_rule().map(|(rule, names)| (rule.to_owned(), subject_type(&names))).collect();

@@ -6,7 +6,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tidegate_rules::FrontDoor;
 
-/// One counter for each front door that reads such headers. Clones share them.
+/// One counter for each front end that reads such headers. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct UntrustedForwarded {
     family: Family<DoorLabel, Counter>,

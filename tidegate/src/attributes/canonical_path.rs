@@ -16,7 +16,7 @@ pub enum EscapedSlashes {
     Both,
     /// Refuses the request.
     Reject,
-    /// Decodes them, and forwards the decoded path. A front door that cannot change the request treats this as `Both`.
+    /// Decodes them, and forwards the decoded path. A front end that cannot change the request treats this as `Both`.
     Decode,
 }
 

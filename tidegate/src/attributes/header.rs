@@ -22,7 +22,7 @@ pub fn is_list_header(name: &str) -> bool {
 ///
 /// Lines are joined with `, ` (RFC 9110, section 5.3), those of `Cookie` with `; ` (RFC 9113, section 8.2.3). Every line
 /// counts. If only the first counted, a client could hide the line of a proxy behind its own; if only the last, the reverse.
-/// Front doors join the lines of [lists](is_list_header) only.
+/// Front ends join the lines of [lists](is_list_header) only.
 pub fn join_header_lines<'a>(name: &str, lines: impl IntoIterator<Item = Cow<'a, str>>) -> Option<Cow<'a, str>> {
     let mut lines = lines.into_iter();
     let mut value = lines.next()?;

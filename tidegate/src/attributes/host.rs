@@ -103,7 +103,7 @@ mod tests {
     }
 
     proptest! {
-        /// A front door and the rules may both normalize a host.
+        /// A front end and the rules may both normalize a host.
         #[test]
         fn normalizing_a_host_twice_changes_nothing(host in "[aB1:.\\[\\] é@,-]{0,12}") {
             let once = normalize_host(&host).into_owned();

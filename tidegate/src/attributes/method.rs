@@ -46,7 +46,7 @@ const KNOWN_METHODS: [&str; 41] = [
 ];
 
 /// The known method that this is in other letters: `POST` for `post`. A rule for `POST` would not apply to it, while a server
-/// may read it as `POST`, so a front door refuses it. `None` for a known method as it is written, and for unknown methods.
+/// may read it as `POST`, so a front end refuses it. `None` for a known method as it is written, and for unknown methods.
 pub fn misspelled_method(method: &str) -> Option<&'static str> {
     if !method.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return None;

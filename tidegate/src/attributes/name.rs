@@ -1,4 +1,4 @@
-//! Attribute names, and which of them are reserved for front doors.
+//! Attribute names, and which of them are reserved for front ends.
 
 /// The HTTP method, in its own case.
 pub const METHOD: &str = "method";
@@ -12,7 +12,7 @@ pub const HOST: &str = "host";
 pub const IP: &str = "ip";
 /// The text of the body.
 pub const BODY: &str = "body";
-/// The size of the body in bytes, in decimal digits. Missing if the front door does not know it; `0` without a body.
+/// The size of the body in bytes, in decimal digits. Missing if the front end does not know it; `0` without a body.
 pub const SIZE: &str = "request:size";
 /// The tenant. Not reserved: the application sets it.
 pub const TENANT: &str = "tenant";
@@ -30,10 +30,10 @@ pub const ACCEPT_HEADER: &str = "header:accept";
 /// The attribute of the `Content-Length` header.
 pub const CONTENT_LENGTH_HEADER: &str = "header:content-length";
 
-/// Names without a colon that only a front door sets.
+/// Names without a colon that only a front end sets.
 const RESERVED: [&str; 6] = [METHOD, PATH, QUERY, HOST, IP, BODY];
 
-/// Whether only a front door may set this attribute. Such an attribute describes the request itself, so an application
+/// Whether only a front end may set this attribute. Such an attribute describes the request itself, so an application
 /// cannot set it and thereby pass for another address or header. All names with a colon are reserved.
 pub fn is_reserved(name: &str) -> bool {
     name.contains(':') || RESERVED.contains(&name)

@@ -1,4 +1,4 @@
-//! `Rejection`: the HTTP response to a refused request, the same for every front door. It never names a subject, a key or a tenant.
+//! `Rejection`: the HTTP response to a refused request, the same for every front end. It never names a subject, a key or a tenant.
 
 use std::fmt::Write as _;
 use std::time::Duration;

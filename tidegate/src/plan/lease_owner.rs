@@ -8,7 +8,7 @@ use crate::random::random_u128;
 const NUMBER_BOUND: u64 = 1 << 53;
 
 /// The owner of the slots that one request takes from concurrency limits: a random number of 53 bits. Only those who know it can renew
-/// and release them, so a front door must sign it before it gives it to a client.
+/// and release them, so a front end must sign it before it gives it to a client.
 ///
 /// All slots of a request have the same owner, each under its own key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
-//! `Origin`: the front door and the HTTP method of a request, for observers. It has no effect on a decision.
+//! `Origin`: the front end and the HTTP method of a request, for observers. It has no effect on a decision.
 
-/// Where a request came in, as its front door reports it to [observers](crate::spi::Observer).
+/// Where a request came in, as its front end reports it to [observers](crate::spi::Observer).
 ///
 /// Both values are constants of the program, so that nothing that a client sends reaches a log through them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin of a request that came in by this front door, such as `gateway`.
+    /// The origin of a request that came in by this front end, such as `gateway`.
     pub const fn new(front_door: &'static str) -> Self {
         Self { front_door, method: "" }
     }
@@ -21,7 +21,7 @@ impl Origin {
         self
     }
 
-    /// The front door, empty if it has no name.
+    /// The front end, empty if it has no name.
     pub const fn front_door(self) -> &'static str {
         self.front_door
     }

@@ -1,4 +1,4 @@
-//! The CPU time of a request, of the front door and of Redis: a client over its limit at the gateway, and calls of Envoy's rate limit
+//! The CPU time of a request, of the front end and of Redis: a client over its limit at the gateway, and calls of Envoy's rate limit
 //! service.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const CALLS_PER_CONNECTION: u16 = 16;
 
 const COLUMNS: [FigureColumn; 2] = [("µs CPU of the server", 2), ("of Redis", 2)];
 
-/// A front door with its requests, and how they are sent.
+/// A front end with its requests, and how they are sent.
 struct CpuContender<'s> {
     door: &'s FrontDoor,
     template: Arc<RequestTemplate>,

@@ -1,4 +1,4 @@
-//! `SharedServers`: the Redis server and the front doors on it, with those that they are compared with.
+//! `SharedServers`: the Redis server and the front ends on it, with those that they are compared with.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::traffic::{RedisServer, cpu_time};
 /// The units that a client over its limit gets. On the memory store the limit is 0.
 pub(super) const FLOOD_LIMIT: u64 = 100;
 
-/// A running front door.
+/// A running front end.
 pub(super) struct FrontDoor {
     pub(super) name: String,
     pub(super) address: SocketAddr,
@@ -24,7 +24,7 @@ pub(super) struct FrontDoor {
     on_redis: bool,
 }
 
-/// CPU time of a front door and of the Redis server that it uses.
+/// CPU time of a front end and of the Redis server that it uses.
 #[derive(Clone, Copy)]
 pub(super) struct SpentCpu {
     pub(super) door: Duration,
@@ -93,7 +93,7 @@ impl FrontDoor {
 }
 
 impl SpentCpu {
-    /// Microseconds since `earlier` for each of `requests`: of the front door, and of Redis.
+    /// Microseconds since `earlier` for each of `requests`: of the front end, and of Redis.
     pub(super) fn micros_since(self, earlier: Self, requests: u64) -> [f64; 2] {
         let each =
             |now: Duration, earlier: Duration| now.saturating_sub(earlier).as_secs_f64() * 1e6 / requests.max(1) as f64;

@@ -1,4 +1,4 @@
-//! `/v1/status`: the front doors, the store with its circuit breakers, the rules and the instances, for `tidegate status`.
+//! `/v1/status`: the front ends, the store with its circuit breakers, the rules and the instances, for `tidegate status`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

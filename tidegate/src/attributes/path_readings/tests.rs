@@ -232,7 +232,7 @@ impl Removal {
 }
 
 fn assert_every_server_is_covered(path: &str) {
-    // Front doors that cannot change a path judge it as it is; the gateway forwards the canonical path.
+    // Front ends that cannot change a path judge it as it is; the gateway forwards the canonical path.
     for path in [path, &canonical_path(path, EscapedSlashes::Both).unwrap()] {
         let Ok(readings) = PathReadings::new(path) else { continue };
         for server in &SERVERS {
