@@ -97,7 +97,7 @@ prove-tests: ## Runs the tests that need all proxies, Python, Node.js or the too
 	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --exclude lab --tests -- $(PROVE)
 
 lab-tests: ## Runs the fault, attack and crash suites in small doses, surge in a browser, and the load generator
-	RUST_TEST_THREADS=$(shell nproc) cargo test -p lab
+	RUST_TEST_THREADS=$(shell nproc) cargo test --workspace --lib --test lab
 
 loom: ## Tests the memory store under every interleaving of two threads
 	RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test main --target-dir target/loom

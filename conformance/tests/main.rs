@@ -23,6 +23,7 @@ mod envoy;
 mod fallback_model;
 mod gateway;
 mod golden;
+mod governor;
 mod hang_ups;
 mod heartbeats;
 mod leases;

@@ -101,6 +101,8 @@ mod tests {
         assert!(!problem("America/Port-of-Spian").contains("offset"));
         assert!(problem("Europe/Pariss").ends_with("did you mean `Europe/Paris`?"));
         assert!(problem("america/new-yorc").ends_with("did you mean `America/New_York`?"));
+        assert!(problem("Mars/Phobos").contains(" `Mars/Phobos` is not a time zone"), "a short name is shown as it is");
+        assert!(problem(&"x".repeat(10_000)).contains("x…` is not a time zone"), "a long one is cut");
         for name in ["Mars/Phobos", "", "/", "Etc/Unknown", "CET-1CEST,M3.5.0,M10.5.0/3", &"x".repeat(10_000)] {
             let problem = problem(name);
             assert!(problem.starts_with("quota.timezone: ") && problem.len() < 300, "{problem}");
