@@ -148,9 +148,8 @@ differential-short: tools
 	TIDEGATE_STEPS=10000 cargo test --workspace --exclude lab --test main -- differential:: refund_histories::
 
 fuzz: ## Runs each fuzz target for a minute; `make test` runs them for a second
-	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --lib --test main keys
-	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-rules --lib --test main reading
-	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-ledger --lib
+	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate -p tidegate-rules -p tidegate-redis -p tidegate-ledger --lib
+	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate -p tidegate-rules --test main -- keys:: reading::
 	TIDEGATE_STEPS=100000 cargo test --release -p conformance prove::canonical
 
 figures: tools ## Measures the published figures, with the profile that ships
