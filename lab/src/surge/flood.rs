@@ -25,16 +25,20 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Open files of a run without a flood: its crowd shares connections.
 const CROWD_FILES: u64 = 1024;
 
-/// Raises the limit on open files of this process if it is too low for a flood over this many connections. Client and gateway run in
-/// one process, so that each connection takes two files.
+/// Raises the limit on open files of this process if it is too low for a flood over this many connections.
 pub(crate) fn raise_open_file_limit(connections: u32) -> Result<(), Failure> {
-    let needed = CROWD_FILES + 2 * u64::from(connections);
+    let needed = files_needed(connections);
     raise_file_limit(needed).map_err(|allowed| {
         Failure::usage(format!(
             "--flood {connections} needs {needed} open files, and this system allows {allowed}; raise the limit (`ulimit -n`), or \
              choose fewer connections"
         ))
     })
+}
+
+/// Client and gateway run in one process, so that each connection between them takes two files.
+fn files_needed(connections: u32) -> u64 {
+    CROWD_FILES + 2 * u64::from(connections)
 }
 
 /// Opens the connections, so that all of them can send at the start of the phase.
@@ -77,6 +81,7 @@ mod tests {
     use super::super::phase::Phase;
     use super::super::results::RIDE_RULE;
     use super::*;
+    use rustix::process::{Resource, getrlimit};
 
     #[test]
     fn the_rules_of_both_phases_limit_the_flood() {
@@ -92,5 +97,21 @@ mod tests {
         let first = Timestamp::from_micros(1_700_000_000_000_000);
         let next = |millis| next_request(first, first.plus(Duration::from_millis(millis))).since(first).as_millis();
         assert_eq!([next(0), next(3), next(499), next(500), next(1700)], [500, 500, 500, 1000, 2000]);
+    }
+
+    #[test]
+    fn a_flood_needs_two_files_for_each_connection() {
+        assert_eq!(files_needed(1000) - files_needed(0), 2000);
+    }
+
+    #[test]
+    fn the_limit_suffices_after_it_was_raised() {
+        let limits = getrlimit(Resource::Nofile);
+        if limits.maximum.is_none_or(|limit| limit >= files_needed(1000)) {
+            assert!(raise_open_file_limit(1000).is_ok());
+            assert!(getrlimit(Resource::Nofile).current.is_none_or(|limit| limit >= files_needed(1000)));
+        } else {
+            assert!(raise_open_file_limit(1000).is_err());
+        }
     }
 }
