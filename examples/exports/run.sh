@@ -15,6 +15,8 @@ export TIDEGATE_SECRET=a-secret-for-the-example-of-exports
 
 http=127.0.0.1:0 admin=127.0.0.1:0
 start_server() {
+  # The page of the server before must not be taken for that of this one.
+  : >"$directory/page"
   "$program" serve --rules "$here/rules.yaml" --ledger "sqlite:$directory/ledger.db" --reservation-ttl 10 \
     --http "$http" --admin "$admin" --grpc 127.0.0.1:0 >"$directory/page" 2>>"$directory/log" &
   server=$!
