@@ -1,4 +1,5 @@
-//! How much random tests try: a fixed number of steps from a fixed seed, or `TIDEGATE_STEPS` of them from a fresh one.
+//! How much random tests try: a fixed number of steps from a fixed seed, or `TIDEGATE_STEPS` of them from a fresh one, unless
+//! `TIDEGATE_FIXED_SEED` is set.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,9 +31,10 @@ pub fn run<H: Debug>(
         max_shrink_iters: 20_000,
         ..Config::default()
     };
-    let mut runner = match from_environment() {
-        Some(_) => TestRunner::new(config),
-        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+    let mut runner = if from_environment().is_some() && std::env::var_os("TIDEGATE_FIXED_SEED").is_none() {
+        TestRunner::new(config)
+    } else {
+        TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
     };
     let result = runner.run(histories, |history| {
         if done.load(Ordering::Relaxed) >= wanted {
