@@ -24,11 +24,15 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
 /// The metric with the requests under way through the gateway.
 const GATEWAY_REQUESTS: &str = "tidegate_requests{address=\"gateway\"} ";
+
+/// The number of looks at a server that has no event to wait for. It ends only a hang.
+const MAX_LOOKS: u32 = 60_000;
 
 /// A running server and its log.
 struct Running {
@@ -127,6 +131,12 @@ impl Running {
         assert_eq!(status, 200, "{answer}");
         answer
     }
+}
+
+/// Blocks this thread until the next look, so that a waiting test takes no CPU time from the others.
+#[expect(clippy::disallowed_methods, reason = "the only pause: there is no event of another process to wait for")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(2));
 }
 
 impl Drop for Running {

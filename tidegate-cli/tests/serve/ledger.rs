@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::serve::{Running, ask_with, serve};
+use crate::serve::{MAX_LOOKS, Running, ask_with, pause, serve};
 
 const CHANGE: &str = "change-token-0123456789";
 const READ: &str = "read-token-0123456789";
@@ -74,7 +74,10 @@ impl Fixture {
             command.arg(flag).arg(value);
         }
         command.env("TIDEGATE_SECRET", SECRET);
-        Running::start_command(command)
+        let mut server = Running::start_command(command);
+        // On a busy machine, it listens before that.
+        server.wait_for_log("store and ledger are ready");
+        server
     }
 
     fn server(&self) -> &Running {
@@ -116,13 +119,14 @@ impl Fixture {
 
     /// The rows of a rule, once `used` units are in the ledger.
     fn usage_of(&self, rule: &str, used: u64) -> Vec<Value> {
-        for _ in 0..1000 {
+        for _ in 0..MAX_LOOKS {
             let (status, answer) = self.call("GET", &format!("/v1/usage?rule={rule}"), READ, &Value::Null);
             assert_eq!(status, 200, "{answer}");
             let rows = answer["usage"].as_array().unwrap().clone();
             if rows.iter().map(|row| row["used"].as_u64().unwrap()).sum::<u64>() == used {
                 return rows;
             }
+            pause();
         }
         panic!("the ledger never has {used} units of {rule}");
     }

@@ -55,9 +55,11 @@ impl Preparation {
             loop {
                 match Box::pin(service.prepare()).await {
                     Ok(report) => {
+                        // Before the line, so that who reads it finds a server that is ready.
+                        sender.send_replace(PreparationState::Done);
                         let (rebuilt, replayed) = (report.rebuilt, report.replayed);
                         tracing::info!(target: "tidegate::ledger", rebuilt, replayed, "store and ledger are ready");
-                        break;
+                        return;
                     }
                     Err(error) => {
                         sender.send_replace(PreparationState::Failed);
@@ -74,7 +76,6 @@ impl Preparation {
                 timer.sleep(RETRY_INTERVAL).await;
                 sender.send_replace(PreparationState::Rebuilding);
             }
-            sender.send_replace(PreparationState::Done);
         });
         Self { state, task }
     }
