@@ -145,7 +145,7 @@ differential: tools ## Compares model, memory store and servers over a million r
 	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test main -- --nocapture differential:: refund_histories::
 
 differential-short: tools
-	TIDEGATE_FIXED_SEED=1 TIDEGATE_STEPS=10000 cargo test --workspace --exclude lab --test main -- differential:: refund_histories::
+	TIDEGATE_FIXED_SEED=1 TIDEGATE_STEPS=10000 cargo test --workspace --exclude lab --test main -- differential:: refund_histories:: outbox::every_change outbox::rebuilt_states
 
 fuzz: ## Runs each fuzz target for a minute; `make test` runs them for a second
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate -p tidegate-rules -p tidegate-redis -p tidegate-ledger --lib

@@ -9,6 +9,7 @@ mod unreadable;
 
 use std::time::Duration;
 
+use conformance::dose;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, decide_all, key_name, long_timeout_options, wait_until};
 use futures_util::future::join_all;
@@ -29,15 +30,22 @@ use history::History;
 
 const PARTITION: u16 = 7;
 
+/// Steps in the random histories of a test, each of which has 120.
+const DEFAULT_STEPS: u64 = 1_200;
+
+fn histories() -> u64 {
+    dose::steps(DEFAULT_STEPS) / 120
+}
+
 /// Random takes, charges, refunds and reservations, over several periods: the entries are those of the memory store, and their sums are
 /// the states.
 #[tokio::test]
 async fn every_change_writes_one_entry_with_the_exact_amounts() {
     for kind in KINDS {
         let server = Server::start(kind);
-        for seed in 0..30 {
+        for seed in 0..histories() {
             let history = History::start(&server, seed).await;
-            history.run(60).await;
+            history.run(120).await;
         }
     }
 }
@@ -46,8 +54,8 @@ async fn every_change_writes_one_entry_with_the_exact_amounts() {
 #[tokio::test]
 async fn a_cluster_writes_the_same_entries() {
     let server = Server::start_alone_in_cluster(Kind::Redis);
-    for seed in 100..110 {
-        History::start(&server, seed).await.run(60).await;
+    for seed in 100..100 + histories() {
+        History::start(&server, seed).await.run(120).await;
     }
 }
 
@@ -56,11 +64,11 @@ async fn a_cluster_writes_the_same_entries() {
 async fn rebuilt_states_decide_as_before_the_loss() {
     for kind in KINDS {
         let server = Server::start(kind);
-        for seed in 0..20 {
+        for seed in 0..histories() {
             let history = History::start(&server, seed).await;
-            history.run(40).await;
+            history.run(60).await;
             history.lose_and_rebuild(&server).await;
-            history.run(40).await;
+            history.run(60).await;
         }
     }
 }
