@@ -95,7 +95,11 @@ impl History {
 
     async fn decide(&self, plan: Plan<'_>) {
         let (redis, memory) = (self.redis.decide(&plan).await.unwrap(), self.memory.decide(&plan).await.unwrap());
-        assert_eq!((redis.granted(), redis.refusal()), (memory.granted(), memory.refusal()), "{plan:?}");
+        assert_eq!(redis.granted(), memory.granted(), "{plan:?}");
+        let (refusal, expected) = (redis.refusal(), memory.refusal());
+        // Of two slots that refuse a reservation for different reasons, either may name its own.
+        let is_same = refusal == expected || self.is_cluster && refusal.is_some() == expected.is_some();
+        assert!(is_same, "{refusal:?} instead of {expected:?}: {plan:?}");
         for (told, verdict) in self.told.iter().zip([redis, memory]) {
             told.lock().unwrap().extend(verdict.entries().map(|(_, id)| id));
         }
