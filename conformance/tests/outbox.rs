@@ -30,7 +30,7 @@ use history::History;
 
 const PARTITION: u16 = 7;
 
-/// Steps in the random histories of a test, each of which has 120.
+/// Steps in the random histories of a test, each of which has 60 on two servers.
 const DEFAULT_STEPS: u64 = 1_200;
 
 fn histories() -> u64 {
@@ -45,7 +45,7 @@ async fn every_change_writes_one_entry_with_the_exact_amounts() {
         let server = Server::start(kind);
         for seed in 0..histories() {
             let history = History::start(&server, seed).await;
-            history.run(120).await;
+            history.run(60).await;
         }
     }
 }
@@ -55,7 +55,7 @@ async fn every_change_writes_one_entry_with_the_exact_amounts() {
 async fn a_cluster_writes_the_same_entries() {
     let server = Server::start_alone_in_cluster(Kind::Redis);
     for seed in 100..100 + histories() {
-        History::start(&server, seed).await.run(120).await;
+        History::start(&server, seed).await.run(60).await;
     }
 }
 
@@ -66,9 +66,9 @@ async fn rebuilt_states_decide_as_before_the_loss() {
         let server = Server::start(kind);
         for seed in 0..histories() {
             let history = History::start(&server, seed).await;
-            history.run(60).await;
+            history.run(30).await;
             history.lose_and_rebuild(&server).await;
-            history.run(60).await;
+            history.run(30).await;
         }
     }
 }
