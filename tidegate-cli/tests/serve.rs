@@ -31,9 +31,6 @@ use serde_json::Value;
 /// The metric with the requests under way through the gateway.
 const GATEWAY_REQUESTS: &str = "tidegate_requests{address=\"gateway\"} ";
 
-/// The number of looks at a server that has no event to wait for. It ends only a hang.
-const MAX_LOOKS: u32 = 60_000;
-
 /// A running server and its log.
 struct Running {
     child: Child,
@@ -133,10 +130,16 @@ impl Running {
     }
 }
 
-/// Blocks this thread until the next look, so that a waiting test takes no CPU time from the others.
+/// Looks until `look` returns a value, with pauses, so that a waiting test takes no CPU time from the others. The bound ends only a hang.
 #[expect(clippy::disallowed_methods, reason = "the only pause: there is no event of another process to wait for")]
-fn pause() {
-    std::thread::sleep(Duration::from_millis(2));
+fn wait_for<T>(problem: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..60_000 {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("{problem}");
 }
 
 impl Drop for Running {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::serve::{MAX_LOOKS, Running, ask_with, pause, serve};
+use crate::serve::{Running, ask_with, serve, wait_for};
 
 const CHANGE: &str = "change-token-0123456789";
 const READ: &str = "read-token-0123456789";
@@ -119,16 +119,12 @@ impl Fixture {
 
     /// The rows of a rule, once `used` units are in the ledger.
     fn usage_of(&self, rule: &str, used: u64) -> Vec<Value> {
-        for _ in 0..MAX_LOOKS {
+        wait_for(&format!("the ledger never has {used} units of {rule}"), || {
             let (status, answer) = self.call("GET", &format!("/v1/usage?rule={rule}"), READ, &Value::Null);
             assert_eq!(status, 200, "{answer}");
-            let rows = answer["usage"].as_array().unwrap().clone();
-            if rows.iter().map(|row| row["used"].as_u64().unwrap()).sum::<u64>() == used {
-                return rows;
-            }
-            pause();
-        }
-        panic!("the ledger never has {used} units of {rule}");
+            let rows = answer["usage"].as_array().unwrap();
+            (rows.iter().map(|row| row["used"].as_u64().unwrap()).sum::<u64>() == used).then(|| rows.clone())
+        })
     }
 
     /// Exit code, output and errors of a command.
