@@ -53,7 +53,17 @@ fn a_diff_of_two_apis_shows_removed_and_added_items() {
 /// because dependencies of a single one may have other features, and would be compiled again.
 fn rustdoc_json() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the folder has a parent");
-    let done = Command::new(env!("CARGO"))
+    let mut cargo = Command::new(env!("CARGO"));
+    // `cargo test` sets these for this test. Build scripts that watch them, such as that of ring, would run again, and everything that
+    // depends on them would be compiled again, here and in the next `make test`.
+    for (name, _) in std::env::vars_os() {
+        let of_this_package =
+            name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"));
+        if of_this_package {
+            cargo.env_remove(name);
+        }
+    }
+    let done = cargo
         .current_dir(root())
         .env("RUSTDOC", root().join("scripts/rustdoc-json"))
         .env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow")
