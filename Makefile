@@ -112,8 +112,8 @@ deny: $(DENY) ## Checks licences, origins and security advisories of the depende
 	.tools/bin/cargo-deny check licenses bans sources
 	scripts/check-advisories
 
-publishable: ## Packs every crate that is published, and builds it from its package
-	cargo publish --dry-run --workspace --no-verify --allow-dirty
+publishable: ## Packs every crate that is published, and compiles each from its package
+	scripts/check-packages
 
 book: $(MDBOOK) ## Builds the pages as a book with search, and checks its links
 	scripts/build-book
