@@ -9,7 +9,7 @@ use crate::page::{cells, millis, start_figures, table};
 const BOUNDS: &str = "\
 # Attacks
 
-What passes during ten attacks by a client, and what bystanders get meanwhile, on a real store that is well, slow, silent or full.
+Ten attacks by a client, on a real store that is well, slow, silent or full: how much passes, and what bystanders get meanwhile.
 `make attacks` carries them out over real sockets and writes this page; `cargo run --release -p lab -- attacks NAME` carries out one of them, and
 `make prove` runs the same suite in small doses.
 

@@ -11,9 +11,9 @@ use crate::page::{cells, millis, start_figures, table};
 const INTRODUCTION: &str = "\
 # Faults of the store
 
-What callers get during 20 faults of Redis and Valkey, under each failure policy. `make faults` injects every fault into real servers,
-under load from two instances, and writes this page; `cargo run --release -p lab -- faults NAME` injects one of them, and `make prove` runs
-the same suite in small doses. [When the store fails](failure.md) explains policies, timeouts and bounds.
+Callers get an answer in each of 20 faults of Redis and Valkey; this page shows which, under each failure policy. `make faults` injects
+every fault into real servers, under load from two instances, and writes this page; `cargo run --release -p lab -- faults NAME` injects one of
+them, and `make prove` runs the same suite in small doses. [When the store fails](failure.md) explains policies, timeouts and bounds.
 
 ";
 

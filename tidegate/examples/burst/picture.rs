@@ -27,7 +27,8 @@ enum Ink {
 
 /// The legend, the requests, the lanes and the totals.
 pub(crate) fn draw(sent: &[Duration], lanes: &[Lane], style: Style) -> String {
-    let title = format!("Ann sends {} requests in 4 seconds. Five limits of 10 a second treat them like this:", sent.len());
+    let title =
+        format!("Ann sends {} requests in 4 seconds. Five limits of 10 a second treat them like this:", sent.len());
     let phases = labels(PHASES.iter().map(|(name, start, ..)| (*start, (*name).into())));
     let seconds = labels((0..=5).map(|second| (second * 1000, format!("{second} s"))));
     let heading = table_row("", ["passed", "held", "denied", "busiest second", "first retry-after"].map(Into::into));
