@@ -96,8 +96,9 @@ docs-warnings: ## Builds the documentation of the crates, where any warning fail
 prove-tests: ## Runs the tests that need all proxies, Python, Node.js or the toolchain's rustdoc
 	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --exclude lab --tests -- $(PROVE)
 
+# With the libraries of all crates, so that Cargo chooses the features of `make unit` again. Their fuzz targets have run there.
 lab-tests: ## Runs the fault, attack and crash suites in small doses, surge in a browser, and the load generator
-	RUST_TEST_THREADS=$(shell nproc) cargo test --workspace --lib --test lab
+	BOLERO_RANDOM_TEST_TIME_MS=1 RUST_TEST_THREADS=$(shell nproc) cargo test --workspace --lib --test lab
 
 loom: ## Tests the memory store under every interleaving of two threads
 	RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test main --target-dir target/loom
@@ -145,12 +146,13 @@ differential: tools ## Compares model, memory store and servers over a million r
 	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test main -- --nocapture differential:: refund_histories::
 
 differential-short: tools
-	TIDEGATE_FIXED_SEED=1 TIDEGATE_STEPS=10000 cargo test --workspace --exclude lab --test main -- differential:: refund_histories:: outbox::every_change outbox::rebuilt_states
+	TIDEGATE_SEED=2 TIDEGATE_STEPS=10000 cargo test --workspace --exclude lab --test main -- differential:: batches:: refund_histories:: \
+		outbox::every_change outbox::rebuilt_states
 
 fuzz: ## Runs each fuzz target for a minute; `make test` runs them for a second
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate -p tidegate-rules -p tidegate-redis -p tidegate-ledger --lib
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate -p tidegate-rules --test main -- keys:: reading::
-	TIDEGATE_STEPS=100000 cargo test --release -p conformance prove::canonical
+	TIDEGATE_STEPS=100000 cargo test --release -p conformance --test main -- canonical::
 
 figures: tools ## Measures the published figures, with the profile that ships
 	for bench in memory_store matching redis_bytes redis_cpu slices flood combining leases token_stream ledger; do \

@@ -1,5 +1,5 @@
-//! How much random tests try: a fixed number of steps from a fixed seed, or `TIDEGATE_STEPS` of them from a fresh one, unless
-//! `TIDEGATE_FIXED_SEED` is set.
+//! How much random tests try: a fixed number of steps from a fixed seed, or `TIDEGATE_STEPS` of them if that is more, from the seed
+//! `TIDEGATE_SEED` or a fresh one.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-/// The number of steps: `TIDEGATE_STEPS`, or `default`.
+/// The number of steps: `TIDEGATE_STEPS`, but at least `default`.
 pub fn steps(default: u64) -> u64 {
-    from_environment().unwrap_or(default)
+    from_environment("TIDEGATE_STEPS").unwrap_or_default().max(default)
 }
 
 /// Runs histories until they have had [`steps`] steps, and returns how many they had. `run` returns why a history fails; it is shrunk to
@@ -31,10 +31,13 @@ pub fn run<H: Debug>(
         max_shrink_iters: 20_000,
         ..Config::default()
     };
-    let mut runner = if from_environment().is_some() && std::env::var_os("TIDEGATE_FIXED_SEED").is_none() {
-        TestRunner::new(config)
-    } else {
-        TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
+    let mut runner = match from_environment("TIDEGATE_SEED") {
+        Some(seed) => {
+            let seed: Vec<u8> = seed.to_be_bytes().repeat(4);
+            TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
+        }
+        None if from_environment("TIDEGATE_STEPS").is_some() => TestRunner::new(config),
+        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
     };
     let result = runner.run(histories, |history| {
         if done.load(Ordering::Relaxed) >= wanted {
@@ -49,7 +52,7 @@ pub fn run<H: Debug>(
     done.into_inner()
 }
 
-#[expect(clippy::disallowed_methods, reason = "the number of steps comes from the environment")]
-fn from_environment() -> Option<u64> {
-    std::env::var("TIDEGATE_STEPS").ok().map(|steps| steps.parse().expect("TIDEGATE_STEPS is a number"))
+#[expect(clippy::disallowed_methods, reason = "the dose comes from the environment")]
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|number| number.parse().unwrap_or_else(|_| panic!("{name} is a whole number")))
 }

@@ -1,8 +1,8 @@
 //! Compares three implementations step by step: the naive model, the Rust functions, and the Lua scripts on a real server; and
 //! the memory store with the Redis store. They must agree on every field of every verdict.
 //!
-//! `make test` runs a fixed number of steps, `make prove` more; `TIDEGATE_STEPS=1000000` (`make differential`) runs that many for each kind and
-//! pair, from a fresh seed; with `TIDEGATE_KIND=concurrency`, of that kind alone. A failure is shrunk to its smallest history before it is shown.
+//! `make test` runs a fixed number of steps, `make prove` at least as many from another seed; `TIDEGATE_STEPS=1000000` (`make differential`)
+//! runs that many for each kind and pair, from a fresh one; with `TIDEGATE_KIND=concurrency`, of that kind alone. A failure is shrunk to its smallest history before it is shown.
 
 use std::sync::{Arc, OnceLock};
 

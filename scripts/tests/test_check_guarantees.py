@@ -77,6 +77,12 @@ class CheckGuarantees(unittest.TestCase):
             " one of that name is in core/tests/a.rs, other-core/src/deep/a.rs"
         )
 
+    def test_a_test_inside_a_module_that_make_test_leaves_out_proves_nothing(self):
+        inside = "    " + TEST.format("it_holds").replace("\n", "\n    ").rstrip() + "\n"
+        self.write("core/tests/a.rs", f"mod prove {{\n    use super::*;\n{inside}}}\n")
+        self.page(LINKED)
+        self.assert_fails('docs/guarantees.md:5: no test that `make test` runs proves "It holds"')
+
     def test_attributes_macros_and_properties_make_tests(self):
         tests = {
             "plain": "    #[test]\n    fn {}() {{}}\n",

@@ -18,12 +18,12 @@ use random::{millis, pick};
 use scenario::{BYSTANDER, Scenario};
 pub(crate) use simulated_server::SimulatedServer;
 
-/// How many scenarios `cargo test` runs, unless `TIDEGATE_SCENARIOS` sets another number.
+/// How many scenarios `cargo test` runs, unless `TIDEGATE_STEPS` sets another number.
 const DEFAULT_SCENARIOS: u64 = 4_000;
 
 #[test]
 fn the_client_keeps_its_promises_whatever_the_server_does() {
-    let scenarios = env_number("TIDEGATE_SCENARIOS").unwrap_or(DEFAULT_SCENARIOS);
+    let scenarios = env_number("TIDEGATE_STEPS").unwrap_or(DEFAULT_SCENARIOS);
     let seeds = env_number("TIDEGATE_SEED").map_or(1..scenarios + 1, |seed| seed..seed + 1);
     std::panic::set_hook(Box::new(|_| {}));
     let failures = std::thread::scope(|scope| {

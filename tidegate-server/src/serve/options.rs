@@ -44,8 +44,8 @@ pub struct ServeArgs {
     /// instance is overloaded, and each rule does what its `on_overload` says
     #[arg(long, value_name = "MS", env = "TIDEGATE_QUEUE_WAIT", value_parser = value_parser!(u64).range(1..=60_000), default_value_t = 250)]
     pub(crate) queue_wait: u64,
-    /// Maximum number of subjects that the memory store remembers, and the memory of an instance while a shared store fails; further
-    /// ones share overflow buckets. Each takes 64 to 128 bytes, and with a sliding log nine more for each request. Three quarters of the
+    /// Maximum number of buckets that the memory store holds, and the memory of an instance while a shared store fails; further
+    /// subjects share overflow buckets. Each takes 64 to 128 bytes, and with a sliding log nine more for each request. Three quarters of the
     /// room are for unauthenticated subjects
     #[arg(long, value_name = "N", env = "TIDEGATE_MEMORY_KEYS", value_parser = memory_keys, default_value_t = DEFAULT_MAX_KEYS)]
     pub(crate) memory_keys: usize,

@@ -40,7 +40,7 @@ pub(crate) fn print(server: &Server, output: &mut Output<'_>) {
         let curl = if engine.tls().is_some() { "curl -k" } else { "curl" };
         let hello = r#"{"path":"/hello","ip":"203.0.113.9"}"#;
         let expensive = r#"{"path":"/hello","ip":"203.0.113.9","cost":3}"#;
-        output.line("\nTry it in another terminal. The example lets each client say hello three times at once, then once in ten seconds:\n");
+        output.line("\nTry it in another terminal. The example lets each address say hello three times at once, then once in ten seconds:\n");
         let check = format!("{curl} -s {http}/v1/check -H 'content-type: application/json'");
         output.line(format!("  {check} -d '{hello}'"));
         output.line(format!("  {check} -d '{expensive}'   # costs more than is left"));
