@@ -223,6 +223,7 @@ fn usage_is_shown_as_json_and_csv_and_by_page() {
     }
     fixture.consume("/calls", "acme", 4);
     fixture.usage_of("calls", 4);
+    fixture.usage_of("exports", 93);
     let (_, answer) = fixture.call("GET", "/v1/usage?tenant=acme", READ, &Value::Null);
     let mut rows: Vec<(&Value, &Value)> =
         answer["usage"].as_array().unwrap().iter().map(|row| (&row["rule"], &row["used"])).collect();
