@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tidegate::{Limit, Timestamp};
 
-/// How time moves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TimeMove {
     Micros(i64),
