@@ -12,7 +12,6 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::poll;
 
-/// A running program.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -49,12 +48,10 @@ impl Process {
         self
     }
 
-    /// The process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
@@ -111,12 +108,10 @@ impl Process {
         assert!(status.stopped(), "{status:?}");
     }
 
-    /// Continues it after [`hang`](Self::hang).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.end_with(Signal::KILL);
     }
