@@ -54,17 +54,11 @@ enum Step {
     UpdateSlots(usize, SlotUpdate),
     /// With one of a few idempotency keys, or with none; and whether only rules that count tokens hold the cost.
     Reserve(Cost, Option<u8>, bool),
-    /// Of which reservation, and how.
-    End(usize, Ending),
+    /// Of which reservation, and the cost that is committed, unless it is released.
+    End(usize, Option<Cost>),
     /// To other amounts and calendars of the quotas, or to those at the start.
     Change(usize),
     Forget,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Ending {
-    Commit(Cost),
-    Release,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -242,7 +236,7 @@ impl History {
                 Step::End(which, ending) => {
                     let holds = which.checked_rem(reservations.len()).map(|index| &reservations[index]);
                     if let Some(holds) = holds.filter(|holds| !holds.is_empty()) {
-                        let endings: Vec<_> = holds.iter().map(|hold| ending.of(hold)).collect();
+                        let endings: Vec<_> = holds.iter().map(|hold| ending_of(hold, ending)).collect();
                         same(one.end_holds(&endings).await, other.end_holds(&endings).await, place)?;
                     }
                     // Not every store in between tells them.
@@ -320,15 +314,13 @@ fn releases<'g>(plan: &Plan<'g>) -> Vec<Adjustment<'g>> {
     plan.checks().iter().filter_map(release).collect()
 }
 
-impl Ending {
-    /// The end of the hold that `release` releases.
-    fn of<'g>(self, release: &Adjustment<'g>) -> Adjustment<'g> {
-        let mut ending = *release;
-        if let (Self::Commit(cost), Op::Hold(HoldOp::Release { position })) = (self, release.op) {
-            ending.op = Op::Hold(HoldOp::Commit { cost: cost.of(release.gate), position });
-        }
-        ending
+/// The end of the hold that `release` releases.
+fn ending_of<'g>(release: &Adjustment<'g>, committed: Option<Cost>) -> Adjustment<'g> {
+    let mut ending = *release;
+    if let (Some(cost), Op::Hold(HoldOp::Release { position })) = (committed, release.op) {
+        ending.op = Op::Hold(HoldOp::Commit { cost: cost.of(release.gate), position });
     }
+    ending
 }
 
 impl SlotUpdate {

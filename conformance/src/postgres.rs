@@ -9,7 +9,6 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, getgid, getuid, kill_process};
 use tempfile::TempDir;
 
-use crate::poll;
 use crate::process::Process;
 use crate::server::{free_port, new_directory};
 
@@ -134,17 +133,13 @@ impl PostgresServer {
     /// Waits until it takes connections or exits. Its pid file says so, so no server of another test is taken for it.
     fn wait_until_ready(&mut self) -> bool {
         let file = self.directory.path().join("data/postmaster.pid");
-        loop {
-            if self.process.has_ended() {
-                return false;
-            }
+        let look = |process: &Process| {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             let mut lines = text.lines().map(str::trim);
-            if lines.next() == Some(&self.process.id().to_string()) && lines.any(|line| line == "ready") {
-                return true;
-            }
-            poll::pause();
-        }
+            let is_ready = lines.next() == Some(&process.id().to_string()) && lines.any(|line| line == "ready");
+            is_ready.then_some(())
+        };
+        self.process.wait_for(look).is_some()
     }
 }
 

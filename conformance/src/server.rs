@@ -125,15 +125,9 @@ impl Server {
 
     /// Waits until it answers or exits.
     fn wait_until_up(&mut self) -> bool {
-        loop {
-            if self.process.has_ended() {
-                return false;
-            }
-            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
-                return self.is_at(&mut stream);
-            }
-            poll::pause();
-        }
+        let port = self.port;
+        let stream = self.process.wait_for(|_| TcpStream::connect(("127.0.0.1", port)).ok());
+        stream.is_some_and(|mut stream| self.is_at(&mut stream))
     }
 
     /// Whether this server answers there: a server of another test may have taken the port.

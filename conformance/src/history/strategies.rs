@@ -7,7 +7,7 @@ use tidegate::spi::algorithm::penalty::MAX_BLOCK;
 use tidegate::spi::{MAX_AMOUNT, PlanMode, Role};
 use tidegate::{Algorithm, Limit, Penalty, Period, Periods, Rate, Window};
 
-use super::{Cost, Ending, History, SlotUpdate, Step, TimeMove};
+use super::{Cost, History, SlotUpdate, Step, TimeMove};
 
 /// Histories of one check of this kind.
 pub fn single_check_histories(algorithm: Algorithm) -> BoxedStrategy<History> {
@@ -83,7 +83,7 @@ pub(crate) fn any_limit() -> BoxedStrategy<Limit> {
 
 fn reservation_step() -> impl Strategy<Value = Step> {
     let key = prop_oneof![1 => Just(None), 3 => (0..4u8).prop_map(Some)];
-    let ending = prop_oneof![3 => cost().prop_map(Ending::Commit), 1 => Just(Ending::Release)];
+    let ending = prop_oneof![3 => cost().prop_map(Some), 1 => Just(None)];
     prop_oneof![
         3 => step(),
         4 => (cost(), key, any::<bool>()).prop_map(|(cost, key, usage_only)| Step::Reserve(cost, key, usage_only)),

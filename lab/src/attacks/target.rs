@@ -22,6 +22,7 @@ use conformance::suite::{connect_store, limits_of_every_kind, one_limit_of_each_
 
 /// The header with the API key, as the rules and the gateway know it.
 pub(super) const KEY_HEADER: &str = "x-api-key";
+const KEY_ATTRIBUTE: &str = "header:x-api-key";
 
 /// The actions of [`Attack::MixedBurst`]: a rule for each kind of limit, all kinds in one plan, a rule beside a
 /// shadow rule, and one with a penalty.
@@ -188,8 +189,7 @@ impl Client {
 }
 
 pub(super) async fn check(limiter: &Limiter<RedisStore>, action: &str, key: &str) -> Answer {
-    let name = key_attribute();
-    match limiter.check(&Request::new(action).with_attribute(&name, key)).await {
+    match limiter.check(&Request::new(action).with_attribute(KEY_ATTRIBUTE, key)).await {
         Ok(decision) if decision.is_allowed() => Answer::Allowed,
         Ok(_) => Answer::Denied,
         Err(_) => Answer::Refused,
@@ -205,10 +205,6 @@ fn rules_by_address(limit: u64) -> RuleSet {
     RuleFile::parse("rules.yaml", &text).unwrap_or_else(|report| panic!("{report}")).rules().clone()
 }
 
-fn key_attribute() -> String {
-    format!("header:{KEY_HEADER}")
-}
-
 /// One rule for all clients, and those of [`MIXED_ACTIONS`]. All leave their failure policy at its default. In the library, the denial
 /// cache is off, so that every call reaches the store.
 fn rules(attack: Attack) -> RuleSet {
@@ -217,8 +213,7 @@ fn rules(attack: Attack) -> RuleSet {
     }
     let kinds = limits_of_every_kind(attack.limit());
     let caches = attack.row().1 == Door::Gateway;
-    let rule =
-        |rule: Rule, action: &str| rule.with_action(action).with_per([key_attribute()]).with_denial_cache(caches);
+    let rule = |rule: Rule, action: &str| rule.with_action(action).with_per([KEY_ATTRIBUTE]).with_denial_cache(caches);
     let mut rules = vec![rule(Rule::new("api", kinds[0]), "")];
     for (limit, action) in kinds.into_iter().zip(MIXED_ACTIONS) {
         rules.push(rule(Rule::new(action, limit), action));

@@ -127,17 +127,14 @@ pub(super) fn request(policy: OnFailure) -> Request<'static> {
 impl Instance {
     /// Opens an instance with these rules on the store at `url`.
     pub(super) async fn open(url: &str, rules: RuleSet, options: RedisOptions) -> Self {
-        Self(RwLock::new(Arc::new(Self::limiter(url, rules, options).await)))
+        let limiter = Limiter::new(rules, connect_store(url, &options).await);
+        Self(RwLock::new(Arc::new(limiter)))
     }
 
     /// Drops all state of the instance and opens it again.
     pub(super) async fn restart(&self, url: &str, rules: RuleSet, options: RedisOptions) {
-        let anew = Arc::new(Self::limiter(url, rules, options).await);
+        let anew = Self::open(url, rules, options).await.now();
         *self.0.write().unwrap() = anew;
-    }
-
-    async fn limiter(url: &str, rules: RuleSet, options: RedisOptions) -> Limiter<RedisStore> {
-        Limiter::new(rules, connect_store(url, &options).await)
     }
 
     /// Waits until every instance has counted all instances by their heartbeats.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use conformance::poll::Polling;
+use conformance::poll::{Polling, wait_for_some};
 use serde_json::{Value, json};
 
 use super::environment::Environment;
@@ -67,9 +67,6 @@ impl Scenario {
     /// Waits until the outbox of an account is empty.
     pub async fn wait_until_drained(&self, account: &Account) {
         let keys = [AccountIndex::new().key(account)];
-        let mut polling = Polling::until("the outbox is empty");
-        while !self.0.is_drained(&keys).await {
-            polling.pause(String::new).await;
-        }
+        wait_for_some("the outbox is empty", async || self.0.is_drained(&keys).await.then_some(())).await;
     }
 }
