@@ -6,13 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::spi::algorithm::{Op, TakePosition};
-use tidegate::spi::{Adjustment, Check, Gate, Key, KeyStem, Network, Newcomer, Plan, Role, Store, Subject, Verdict};
+use tidegate::spi::{
+    Adjustment, Check, Gate, Key, KeyStem, Network, Newcomer, Outcome, Plan, Role, Store, Subject, Verdict,
+};
 use tidegate::{AnonymousBounds, Limit, Rate, StoreError, Timestamp};
 use tidegate_redis::RedisStore;
-
-/// Wraps a store and blanks the numbers of checks of cost 0: in an overflow bucket they describe the shared state, not the subject's.
-#[derive(Debug)]
-pub struct IgnoreFreeChecks<S>(pub S);
 
 /// Which case of anonymous subjects a history runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,22 +44,20 @@ impl AnonymousStore {
         (self.counted.load(Ordering::Relaxed), self.overflowed.load(Ordering::Relaxed))
     }
 
-    /// The same gate with bounds for anonymous subjects: a cap of 1, or `forget_after` of ten thousand days. Over the cap, each
+    /// The same gate with bounds for anonymous subjects: a cap of 1, or a `forget_after` that is never reached. Over the cap, each
     /// subject of a history gets a gate of its own, since all subjects of a partition share one bucket.
     fn gate(&self, key: &Key<'_>, limit: &Limit, role: Role) -> Gate {
         let stem = match self.case {
             AnonymousCase::WithForgetAfter => key.stem().clone(),
             AnonymousCase::OverCap => {
-                let stem = KeyStem::for_rule(&format!("{:x}", identity(key)), limit, "");
-                self.stems.lock().unwrap().insert(identity(key), stem.clone());
+                let stem = KeyStem::for_rule(&format!("{:x}", key.id()), limit, "");
+                self.stems.lock().unwrap().insert(key.id(), stem.clone());
                 stem
             }
         };
         Gate::new("r", "", *limit, role, stem).with_anonymous(match self.case {
             AnonymousCase::OverCap => AnonymousBounds::new(1),
-            AnonymousCase::WithForgetAfter => {
-                AnonymousBounds::new(u64::MAX).with_forget_after(Duration::from_secs(10_000 * 86_400))
-            }
+            AnonymousCase::WithForgetAfter => own_key_bounds(),
         })
     }
 
@@ -98,62 +94,6 @@ impl AnonymousStore {
         Ok(())
     }
 
-    async fn decide_anonymous(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        let gate = |check: &Check<'_>| self.gate(check.key(), check.gate().limit(), check.gate().role());
-        let gates: Vec<Gate> = plan.checks().iter().map(gate).collect();
-        self.exceed_cap(&gates, |index| plan.checks()[index].key().partition()).await?;
-        let checks = plan.checks().iter().zip(&gates);
-        let checks = checks.map(|(check, gate)| newcomer(gate, self.subject(check.key())).with_cost(check.cost()));
-        let anonymous_plan = Plan::new(checks).unwrap().with_mode(plan.mode()).with_max_units(plan.max_units());
-        let anonymous_plan = match plan.max_delay() {
-            Some(delay) => anonymous_plan.with_max_delay(delay),
-            None => anonymous_plan,
-        };
-        let anonymous_plan = match plan.lease_owner() {
-            Some(owner) => anonymous_plan.with_lease_owner(owner),
-            None => anonymous_plan,
-        };
-        let anonymous_plan = if plan.is_peek() { anonymous_plan.with_peek() } else { anonymous_plan };
-        let mut verdict = self.store.decide(&anonymous_plan).await?;
-        // A limit of 0 creates no keys, so its cap is never exceeded.
-        let has_units = |check: &&Check<'_>| match check.gate().limit() {
-            Limit::Quota(quota) => quota.hard_limit() > 0,
-            limit => limit.amount() > 0,
-        };
-        let counted = plan.checks().iter().filter(|check| check.cost() > 0).filter(has_units).count();
-        self.counted.fetch_add(counted as u64, Ordering::Relaxed);
-        let results = plan.checks().iter().zip(verdict.checks_mut());
-        for (check, result) in results.filter(|(_, result)| result.overflowed) {
-            result.overflowed = false;
-            if check.gate().limit().has_slots() {
-                result.position = TakePosition::from_index(result.position.index());
-            }
-            self.overflowed.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(verdict)
-    }
-}
-
-/// The overflow buckets that a Redis store has in each partition, for a limit with a small bound.
-const BUCKETS_PER_PARTITION: u32 = 64;
-
-/// The key of the overflow bucket that the subject of `check` falls into. It must have an address.
-pub fn bucket_of<'r>(check: &Check<'r>) -> Key<'r> {
-    assert!(check.network().is_some(), "otherwise it depends on the time");
-    check.key().overflow(Newcomer::from_check(check).bucket(BUCKETS_PER_PARTITION, 0, Timestamp::default()))
-}
-
-/// A check of an anonymous subject. All are of one network.
-fn newcomer(gate: &Gate, subject: Subject) -> Check<'_> {
-    Check::new(gate, subject, 1).with_anonymous(true).with_network(Some(Network::from_hash(1)))
-}
-
-/// Identifies a subject under a limit.
-fn identity(key: &Key<'_>) -> u128 {
-    key.id()
-}
-
-impl AnonymousStore {
     fn gates(&self, adjustments: &[Adjustment<'_>]) -> Vec<Gate> {
         adjustments.iter().map(|one| self.gate(&one.key, one.limit, Role::Enforced)).collect()
     }
@@ -179,9 +119,61 @@ impl AnonymousStore {
     }
 }
 
+/// Bounds under which each subject has keys of its own, whose TTL is longer than any history, so that their states are those of any other
+/// subject.
+pub fn own_key_bounds() -> AnonymousBounds {
+    AnonymousBounds::new(u64::MAX).with_forget_after(Duration::from_secs(10_000 * 86_400))
+}
+
+/// The overflow buckets that a Redis store has in each partition, for a limit with a small bound.
+const BUCKETS_PER_PARTITION: u32 = 64;
+
+/// The key of the overflow bucket that the subject of `check` falls into. It must have an address.
+pub fn bucket_of<'r>(check: &Check<'r>) -> Key<'r> {
+    assert!(check.network().is_some(), "otherwise it depends on the time");
+    check.key().overflow(Newcomer::from_check(check).bucket(BUCKETS_PER_PARTITION, 0, Timestamp::default()))
+}
+
+/// A check of an anonymous subject. All are of one network.
+fn newcomer(gate: &Gate, subject: Subject) -> Check<'_> {
+    Check::new(gate, subject, 1).with_anonymous(true).with_network(Some(Network::from_hash(1)))
+}
+
 impl Store for AnonymousStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.decide_anonymous(plan).await
+        let gate = |check: &Check<'_>| self.gate(check.key(), check.gate().limit(), check.gate().role());
+        let gates: Vec<Gate> = plan.checks().iter().map(gate).collect();
+        self.exceed_cap(&gates, |index| plan.checks()[index].key().partition()).await?;
+        let checks = plan.checks().iter().zip(&gates);
+        let checks = checks.map(|(check, gate)| newcomer(gate, self.subject(check.key())).with_cost(check.cost()));
+        let mut anonymous_plan = Plan::new(checks).unwrap().with_mode(plan.mode()).with_max_units(plan.max_units());
+        if let Some(delay) = plan.max_delay() {
+            anonymous_plan = anonymous_plan.with_max_delay(delay);
+        }
+        if let Some(owner) = plan.lease_owner() {
+            anonymous_plan = anonymous_plan.with_lease_owner(owner);
+        }
+        if plan.is_peek() {
+            anonymous_plan = anonymous_plan.with_peek();
+        }
+        let mut verdict = self.store.decide(&anonymous_plan).await?;
+        // A limit of 0 creates no keys, so its cap is never exceeded.
+        let has_units = |check: &&Check<'_>| match check.gate().limit() {
+            Limit::Quota(quota) => quota.hard_limit() > 0,
+            limit => limit.amount() > 0,
+        };
+        let counted = plan.checks().iter().filter(|check| check.cost() > 0).filter(has_units).count();
+        self.counted.fetch_add(counted as u64, Ordering::Relaxed);
+        let results = plan.checks().iter().zip(verdict.checks_mut());
+        for (check, result) in results.filter(|(_, result)| result.overflowed) {
+            result.overflowed = false;
+            if check.gate().limit().has_slots() {
+                result.position = TakePosition::from_index(result.position.index());
+            }
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+        }
+        blank_free_checks(plan, &mut verdict);
+        Ok(verdict)
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -200,7 +192,7 @@ impl Store for AnonymousStore {
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         for key in keys {
-            let stem = self.stems.lock().unwrap().get(&identity(key)).cloned();
+            let stem = self.stems.lock().unwrap().get(&key.id()).cloned();
             match stem {
                 Some(stem) => {
                     // Any limit: the bucket of a network does not depend on it.
@@ -220,40 +212,12 @@ impl Store for AnonymousStore {
     }
 }
 
-impl<S: Store> Store for IgnoreFreeChecks<S> {
-    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.0.decide(plan).await.map(|verdict| ignore_free_checks(plan, verdict))
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.0.adjust(adjustments).await
-    }
-
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        self.0.adjust_soon(adjustments);
-    }
-
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        self.0.update_slots(updates).await
-    }
-
-    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
-        self.0.forget(keys).await
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        self.0.ping().await
-    }
-}
-
-fn ignore_free_checks(plan: &Plan<'_>, mut verdict: Verdict) -> Verdict {
-    for (check, result) in plan.checks().iter().zip(verdict.checks_mut().iter_mut()) {
+/// Blanks the numbers of checks of cost 0: in an overflow bucket they describe the shared state, not the subject's.
+pub(crate) fn blank_free_checks(plan: &Plan<'_>, verdict: &mut Verdict) {
+    for (check, result) in plan.checks().iter().zip(verdict.checks_mut()) {
         if check.cost() == 0 {
-            result.outcome.remaining = 0;
-            result.outcome.reset_after = Duration::ZERO;
-            result.outcome.delay = Duration::ZERO;
-            result.outcome.in_grace = false;
+            let Outcome { remaining, reset_after, delay, in_grace, .. } = &mut result.outcome;
+            (*remaining, *reset_after, *delay, *in_grace) = (0, Duration::ZERO, Duration::ZERO, false);
         }
     }
-    verdict
 }

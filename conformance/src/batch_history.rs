@@ -1,7 +1,6 @@
 //! Random histories of batches: plans of every kind, role and mode that share keys, many of them equal, decided by one call; and
 //! their replay, in which every batch must equal the same plans decided one by one.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -12,20 +11,16 @@ use tidegate::spi::{
 use tidegate::{AnonymousBounds, Clock, Limit, ManualClock, Penalty, Timestamp};
 use tidegate_redis::RedisStore;
 
-use crate::history::{self, ALGORITHMS, Cost, START, TimeMove};
+use crate::history::{self, Cost, START, TimeMove};
 use crate::model::ModelStore;
 use crate::pure_store::PureStore;
 
-/// The largest batch of the store.
 const MAX_BATCH_PLANS: usize = 256;
 
-/// How long the reservations of a history last.
 const RESERVATION_TTL: Duration = Duration::from_secs(10);
 
-/// The number of subjects of a history.
 const SUBJECTS: u128 = 5;
 
-/// A random history of batches.
 #[derive(Clone, Debug)]
 pub struct BatchHistory {
     gates: Vec<GateSpec>,
@@ -63,28 +58,9 @@ struct Round {
     batch: Vec<usize>,
 }
 
-/// Which subjects are unauthenticated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Anonymous {
-    /// None.
-    Nobody,
-    /// All, with a key of their own that has a maximum TTL.
-    WithMaxTtl,
-}
-
-/// The stores that a history runs on. All have the same clock.
-#[derive(Debug)]
-pub struct BatchStores {
-    /// Decides every batch by one call.
-    pub batch: RedisStore,
-    /// Decides every plan by a call of its own. On the same server, with another prefix.
-    pub single: RedisStore,
-}
-
 /// Histories with batches of 1 to 256 plans.
 pub fn batch_histories() -> BoxedStrategy<BatchHistory> {
-    let limit = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(history::limit);
-    let limit = prop_oneof![4 => limit, 1 => history::penalty()];
+    let limit = prop_oneof![4 => history::any_limit(), 1 => history::penalty()];
     let gate = (limit, any::<u64>(), history::role()).prop_map(|(limit, amount, role)| GateSpec {
         limit,
         changed: with_amount(&limit, amount),
@@ -102,13 +78,12 @@ pub fn batch_histories() -> BoxedStrategy<BatchHistory> {
         gates
     });
     let subject = prop_oneof![1 => Just(0), 1 => 0..SUBJECTS];
-    let mode = prop_oneof![8 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
     let units = prop_oneof![12 => Just(1), 1 => 1..10u64, 1 => any::<u64>()];
     let checks = prop_oneof![3 => 1..2usize, 2 => 2..5usize]
         .prop_flat_map(move |checks| prop::collection::vec((any::<usize>(), subject.clone()), checks));
     let reservation = prop_oneof![4 => Just(None), 1 => (1..9u64, any::<bool>()).prop_map(Some)];
     let flags = (prop::bool::weighted(0.1), prop::bool::weighted(0.1), reservation);
-    let plan = (checks, history::cost(), mode, units, history::max_delay(), flags).prop_map(
+    let plan = (checks, history::cost(), history::mode(8), units, history::max_delay(), flags).prop_map(
         |(checks, cost, mode, max_units, max_delay, (peek, changed, reservation))| PlanSpec {
             checks,
             cost,
@@ -143,7 +118,6 @@ pub fn batch_histories() -> BoxedStrategy<BatchHistory> {
         .boxed()
 }
 
-/// The same limit with another amount.
 fn with_amount(limit: &Limit, amount: u64) -> Limit {
     let changed = match limit {
         Limit::TokenBucket(bucket) => Limit::token_bucket(amount % 200, bucket.refill()),
@@ -163,16 +137,20 @@ fn with_amount(limit: &Limit, amount: u64) -> Limit {
 }
 
 impl BatchHistory {
-    /// The number of decisions.
     pub fn decisions(&self) -> u64 {
         self.rounds.iter().map(|round| round.batch.len() as u64).sum()
     }
 
-    /// Replays the history. The error describes the first plan whose verdict in the batch differs.
-    pub async fn agree(&self, clock: &ManualClock, stores: &BatchStores, anonymous: Anonymous) -> Result<(), String> {
-        static HISTORIES: AtomicU64 = AtomicU64::new(1);
-        let number = u128::from(HISTORIES.fetch_add(1, Ordering::Relaxed))
-            .wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645);
+    /// Replays the history; with bounds, for unauthenticated subjects. The first store decides every batch by one call, the other every plan
+    /// by a call of its own, with another prefix. The error describes the first plan whose verdict in the batch differs.
+    pub async fn agree(
+        &self,
+        clock: &ManualClock,
+        stores: &[RedisStore; 2],
+        anonymous: Option<AnonymousBounds>,
+    ) -> Result<(), String> {
+        let [in_batches, alone] = stores;
+        let hash = history::next_hash();
         let gates = |is_changed: bool| -> Vec<Gate> {
             let gate = |(index, spec): (usize, &GateSpec)| spec.gate(index, is_changed, anonymous);
             self.gates.iter().enumerate().map(gate).collect()
@@ -180,7 +158,7 @@ impl BatchHistory {
         let (gates, changed_gates) = (gates(false), gates(true));
         let plan_of = |which: usize| {
             let spec = &self.plans[which % self.plans.len()];
-            spec.plan(if spec.changed { &changed_gates } else { &gates }, number, anonymous)
+            spec.plan(if spec.changed { &changed_gates } else { &gates }, hash, anonymous)
         };
         let (rust, model) = (PureStore::new(clock.clone()), ModelStore::new(clock.clone()));
         // The model knows no changes of limits.
@@ -191,7 +169,7 @@ impl BatchHistory {
             let now = round.time.from(clock.now().as_micros(), &self.gates[0].limit, last_retry);
             clock.set(Timestamp::from_micros(now.clamp(START / 2, Timestamp::MAX.as_micros())));
             let plans: Vec<Plan<'_>> = round.batch.iter().map(|which| plan_of(*which)).collect();
-            let (order, verdicts) = stores.batch.decide_batch(&plans).await;
+            let (order, verdicts) = in_batches.decide_batch(&plans).await;
             for index in order {
                 let (plan, verdict) = (&plans[index], verdicts[index].as_ref().unwrap());
                 let differs = |other: &Verdict, by: &str| {
@@ -199,17 +177,17 @@ impl BatchHistory {
                     (verdict != other)
                         .then(|| format!("{place}: {plan:#?}\nin the batch:\n{verdict:#?}\n{by}:\n{other:#?}"))
                 };
-                let single = stores.single.decide(plan).await.unwrap();
+                let single = alone.decide(plan).await.unwrap();
                 let problem = differs(&single, "alone")
                     .or(differs(&rust.decide(plan).await.unwrap(), "in Rust"))
                     .or(if has_model { differs(&model.decide(plan).await.unwrap(), "by the model") } else { None });
                 if let Some(problem) = problem {
                     return Err(problem);
                 }
-                last_retry = verdict.checks().iter().filter_map(|check| check.outcome.retry_after).max().or(last_retry);
+                last_retry = history::longest_retry(verdict).or(last_retry);
             }
             // How many are live is an estimate: the server's clock, which expires keys, is not that of the history.
-            let created = [&stores.batch, &stores.single].map(|store| {
+            let created = stores.each_ref().map(|store| {
                 let stats = store.anonymous_stats().into_iter();
                 stats.map(|rule| (rule.rule, rule.created)).collect::<Vec<_>>()
             });
@@ -222,7 +200,7 @@ impl BatchHistory {
 }
 
 impl GateSpec {
-    fn gate(&self, index: usize, is_changed: bool, anonymous: Anonymous) -> Gate {
+    fn gate(&self, index: usize, is_changed: bool, anonymous: Option<AnonymousBounds>) -> Gate {
         let limit = if is_changed { self.changed } else { self.limit };
         let rule = match limit {
             // Of the limit before it, or of a rule of its own.
@@ -231,14 +209,7 @@ impl GateSpec {
         };
         let gate = Gate::new(rule.clone(), "", limit, self.role, KeyStem::for_rule(&rule, &self.limit, ""));
         let gate = gate.with_usage(index.is_multiple_of(2));
-        match anonymous {
-            Anonymous::Nobody => gate,
-            // Longer than any history, so that the states are those of any other subject.
-            Anonymous::WithMaxTtl => {
-                let forget_after = Duration::from_secs(10_000 * 86_400);
-                gate.with_anonymous(AnonymousBounds::new(u64::MAX).with_forget_after(forget_after))
-            }
-        }
+        if let Some(bounds) = anonymous { gate.with_anonymous(bounds) } else { gate }
     }
 }
 
@@ -250,7 +221,7 @@ impl PlanSpec {
         Self { checks, mode, max_units, max_delay, peek: false, reservation: None, ..*self }
     }
 
-    fn plan<'g>(&self, gates: &'g [Gate], history: u128, anonymous: Anonymous) -> Plan<'g> {
+    fn plan<'g>(&self, gates: &'g [Gate], history: u128, anonymous: Option<AnonymousBounds>) -> Plan<'g> {
         let mut checks: Vec<(usize, u128)> = Vec::new();
         for (gate, subject) in &self.checks {
             if !checks.contains(&(gate % gates.len(), *subject)) {
@@ -260,7 +231,7 @@ impl PlanSpec {
         let checks = checks.into_iter().map(|(gate, subject)| {
             let gate = &gates[gate];
             let check = Check::new(gate, Subject::from_hash(history ^ subject), self.cost.of(gate));
-            check.with_anonymous(anonymous == Anonymous::WithMaxTtl)
+            check.with_anonymous(anonymous.is_some())
         });
         let plan = Plan::new(checks).unwrap().with_mode(self.mode).with_max_units(self.max_units);
         let plan = self.max_delay.map_or(plan.clone(), |delay| plan.with_max_delay(Duration::from_micros(delay)));

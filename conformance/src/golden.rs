@@ -14,8 +14,6 @@
 //! An empty cell is not compared. With several limits, the answer names the rule that denies, and the other columns describe
 //! the check that the decision shows.
 
-mod reservations;
-
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,11 +21,10 @@ use std::time::Duration;
 
 use tidegate::spi::Store;
 use tidegate::{
-    Decision, Lease, LeaseError, Limit, Limiter, ManualClock, Penalty, Periods, Rate, Receipt, Request, Rule, RuleSet,
-    Timestamp, Window,
+    Decision, Lease, LeaseError, Limiter, ManualClock, Receipt, Request, Reservation, ReservationError, RuleSet,
+    Timestamp,
 };
-
-use reservations::Reservations;
+use tidegate_rules::{RuleFile, parse_duration};
 
 /// 2027-01-15 08:00:00 UTC: the start of a minute, of ten minutes and of an hour.
 const START: u64 = 1_800_000_000_000_000;
@@ -48,6 +45,14 @@ struct Row {
     cells: HashMap<String, String>,
 }
 
+/// What the decisions of a history leave, by row.
+#[derive(Default)]
+struct Remains {
+    receipts: HashMap<usize, Receipt>,
+    leases: HashMap<usize, Lease>,
+    reservations: HashMap<usize, Reservation>,
+}
+
 /// Reads the golden histories of every page in `spec/`.
 pub fn golden_histories() -> Vec<GoldenHistory> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../spec");
@@ -64,7 +69,7 @@ fn parse_page(page: &Path) -> Vec<GoldenHistory> {
     for (number, line) in text.lines().enumerate() {
         let location = || format!("spec/{file}:{}", number + 1);
         if let Some(rule) = line.strip_prefix("    ") {
-            assert!(parse_rule(rule).is_some(), "{}: {rule:?} is not a limit", location());
+            assert!(rule_in_file(rule).is_some(), "{}: {rule:?} is not a limit", location());
             rules.push(rule.to_owned());
         } else if let Some(row) = line.strip_prefix('|') {
             let cells = row.trim_end_matches('|').split('|').map(|cell| cell.trim().to_owned());
@@ -83,52 +88,19 @@ fn parse_page(page: &Path) -> Vec<GoldenHistory> {
     golden_histories
 }
 
-/// Parses `name: kind parameter=value …`, optionally with a penalty, `cost=` and `shadow`.
-fn parse_rule(text: &str) -> Option<Rule> {
+/// The rule `name: kind parameter=value …` in a rule file, optionally with `shadow` and, in the end, a penalty.
+fn rule_in_file(text: &str) -> Option<String> {
     let (name, rest) = text.split_once(": ")?;
-    let mut words = rest.split_whitespace();
-    let kind = words.next()?;
-    let words: Vec<&str> = words.collect();
-    let value = |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-    let number = |name: &str| value(name)?.parse::<u64>().ok();
-    let rate = |name: &str| {
-        let (amount, period) = value(name)?.split_once('/')?;
-        Rate::new(amount.parse().ok()?, parse_duration(period)?).ok()
+    let (kind, words) = rest.split_once(' ')?;
+    let fields = |words: &str| words.replace("drain=", "rate=").replace(' ', ", ").replace('=', ": ");
+    let (words, penalty) = match words.split_once(" after=") {
+        Some((words, penalty)) => (words, format!(", security: true, penalty: {{ after: {} }}", fields(penalty))),
+        None => (words, String::new()),
     };
-    let window = || parse_duration(value("window")?);
-    let fixed_window = || match value("window")? {
-        "month" => Some(Window::MONTH),
-        "year" => Some(Window::YEAR),
-        text => parse_duration(text).map(Window::from),
-    };
-    let limit = match kind {
-        "token_bucket" => Limit::token_bucket(number("capacity")?, rate("refill")?),
-        "leaky_bucket" => Limit::leaky_bucket(rate("drain")?, number("queue")?),
-        "fixed_window" => Limit::fixed_window(number("limit")?, fixed_window()?),
-        "sliding_log" => Limit::sliding_log(number("limit")?, window()?),
-        "sliding_window" => Limit::sliding_window(number("limit")?, window()?, number("slices")?),
-        "quota" => {
-            let anchor = value("anchor").map(|anchor| anchor.parse().unwrap());
-            let periods = Periods::new(value("period")?.parse().ok()?, value("timezone")?, anchor).ok()?;
-            Limit::quota_with_grace(number("amount")?, number("grace").unwrap_or(0), periods)
-        }
-        "concurrency" => Limit::concurrency(number("max")?, parse_duration(value("lease")?)?),
-        _ => return None,
-    };
+    let (words, mode) = words.strip_suffix(" shadow").map_or((words, ""), |words| (words, ", mode: shadow"));
     // Rows show the results of all checks, of which a known denial has one.
-    let mut rule = Rule::new(name, limit.ok()?).with_per(["user"]).with_denial_cache(false);
-    if let Some(after) = number("after") {
-        let span = |name: &str| parse_duration(value(name)?);
-        let penalty = Penalty::new(after, span("block")?, number("factor")?, span("max")?);
-        rule = rule.with_security().with_penalty(penalty.ok()?);
-    }
-    if let Some(cost) = number("cost") {
-        rule = rule.with_cost(cost);
-    }
-    if words.contains(&"shadow") {
-        rule = rule.with_mode(tidegate::RuleMode::Shadow);
-    }
-    Some(rule)
+    let options = format!("denial_cache: false{mode}{penalty}");
+    Some(format!("- {{ id: {name}, per: [tenant], {kind}: {{ {} }}, {options} }}\n", fields(words)))
 }
 
 /// Parses a time since the start, or a date.
@@ -136,68 +108,33 @@ fn parse_time(text: &str) -> Option<Timestamp> {
     if let Ok(instant) = text.parse::<jiff::Timestamp>() {
         return Some(Timestamp::from_micros(u64::try_from(instant.as_microsecond()).ok()?));
     }
-    Some(Timestamp::from_micros(START).plus(parse_duration(text)?))
-}
-
-/// Parses `1m30s`, `2.5s`, `100ms`, `7us`, `0s`.
-fn parse_duration(text: &str) -> Option<Duration> {
-    let mut total = 0;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let unit = rest[digits..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |next| digits + next);
-        let micros = match &rest[digits..unit] {
-            "us" => 1,
-            "ms" => 1_000,
-            "s" => 1_000_000,
-            "m" => 60_000_000,
-            "h" => 3_600_000_000,
-            "d" => 86_400_000_000,
-            _ => return None,
-        };
-        let (whole, part) = rest[..digits].split_once('.').unwrap_or((&rest[..digits], "0"));
-        let share = part.parse::<u64>().ok()? * micros / 10_u64.pow(u32::try_from(part.len()).ok()?);
-        total += whole.parse::<u64>().ok()? * micros + share;
-        rest = &rest[unit..];
-    }
-    Some(Duration::from_micros(total))
+    Some(Timestamp::from_micros(START).plus(parse_duration(text).ok()?))
 }
 
 impl GoldenHistory {
-    /// Replays the history on a store that runs on `clock`, and compares every cell.
     pub async fn replay(&self, clock: &ManualClock, store: impl Store, user: &str) {
         let mut limiter = Limiter::new(self.rule_set(&[]), Arc::new(store));
-        let mut changes = Vec::new();
-        let mut receipts: HashMap<usize, (Receipt, Option<Lease>)> = HashMap::new();
-        let mut reservations = Reservations::new();
+        let (mut changes, mut remains) = (Vec::new(), Remains::default());
         for (number, row) in self.rows.iter().enumerate() {
             clock.set(parse_time(row.cell("at")).unwrap_or_else(|| panic!("{}: no time", row.line)));
-            if let Some((name, value)) = row.change() {
-                changes.retain(|(changed, _)| *changed != name);
-                changes.push((name, value));
+            if let Some(change) = row.cell("ask").strip_prefix("change ").and_then(|words| words.split_once(" to ")) {
+                changes.retain(|(changed, _)| *changed != change.0);
+                changes.push(change);
                 limiter = limiter.with_rules(self.rule_set(&changes));
                 continue;
             }
-            if row.cell("ask").starts_with("reserve ") {
-                if let Some(decision) = row.reserve(&limiter, user).await {
+            match row.ask(&limiter, user, &mut remains).await {
+                Err(answer) => assert_eq!(row.cell("answer"), answer, "{}, line {}", self.location, row.line),
+                Ok(decision) => {
                     row.compare(&decision, &self.location);
-                    decision.reservation().map(|reservation| reservations.insert(number + 1, reservation));
+                    remains.leases.extend(decision.lease().map(|lease| (number + 1, lease)));
+                    remains.reservations.extend(decision.reservation().map(|made| (number + 1, made)));
+                    remains.receipts.insert(number + 1, decision.into_receipt());
                 }
-                continue;
-            }
-            if row.end_reservation(&limiter, &reservations).await {
-                continue;
-            }
-            if let Some(decision) = row.ask(&limiter, user, &mut receipts).await {
-                row.compare(&decision, &self.location);
-                let lease = decision.lease();
-                receipts.insert(number + 1, (decision.into_receipt(), lease));
             }
         }
     }
-}
 
-impl GoldenHistory {
     /// The rules, with other values of these parameters.
     fn rule_set(&self, changes: &[(&str, &str)]) -> RuleSet {
         let rule = |line: &String| {
@@ -206,9 +143,10 @@ impl GoldenHistory {
                     changes.iter().find(|(name, _)| word.split_once('=').is_some_and(|(old, _)| old == *name));
                 changed.map_or(word.to_owned(), |(name, value)| format!("{name}={value}"))
             });
-            parse_rule(&words.collect::<Vec<_>>().join(" ")).unwrap()
+            rule_in_file(&words.collect::<Vec<_>>().join(" ")).unwrap()
         };
-        RuleSet::new(self.rules.iter().map(rule)).unwrap()
+        let text = format!("version: 1\nrules:\n{}", self.rules.iter().map(rule).collect::<String>());
+        RuleFile::parse(&self.location, &text).unwrap_or_else(|report| panic!("{report}")).rules().clone()
     }
 }
 
@@ -217,52 +155,73 @@ impl Row {
         self.cells.get(name).map_or("", String::as_str)
     }
 
-    /// The parameter that `change NAME to VALUE` changes.
-    fn change(&self) -> Option<(&str, &str)> {
-        self.cell("ask").strip_prefix("change ")?.split_once(" to ")
-    }
-
+    /// Carries out the row. The error is the answer to a row that no decision answers. What ends leases and reservations is another
+    /// process, which has only their bytes.
     async fn ask<S: Store>(
         &self,
         limiter: &Limiter<S>,
         user: &str,
-        receipts: &mut HashMap<usize, (Receipt, Option<Lease>)>,
-    ) -> Option<Decision> {
-        let ask = self.cell("ask");
-        let (verb, amount) = ask.rsplit_once(' ').unwrap_or((ask, "1"));
-        let number = amount.trim_start_matches('#').parse().unwrap_or_else(|_| panic!("line {}: {ask:?}", self.line));
-        let request = Request::new("").with_attribute("user", user).with_cost(number);
-        match verb {
-            "take" => return Some(limiter.check(&request).await.unwrap()),
-            "peek" => return Some(limiter.peek(&request).await.unwrap()),
-            "take up to" => return Some(limiter.take_up_to(&request.with_cost(1), number).await.unwrap()),
-            "charge" => limiter.charge(&request).await.unwrap(),
-            "refund row" => limiter.refund(receipts.remove(&(number as usize)).unwrap().0).await.unwrap(),
-            "renew row" | "renew or retake row" | "release row" => {
-                let lease = receipts.get_mut(&(number as usize)).unwrap().1.take().unwrap();
+        remains: &mut Remains,
+    ) -> Result<Decision, &'static str> {
+        let words: Vec<&str> = self.cell("ask").split(' ').collect();
+        let number = |word: &str| word.parse::<u64>().unwrap_or_else(|_| panic!("line {}: {words:?}", self.line));
+        let request = |cost: &str| Request::new("").with_attribute("tenant", user).with_cost(number(cost));
+        let row = |word: &str| number(word) as usize;
+        match words[..] {
+            ["take", cost] => return Ok(limiter.check(&request(cost)).await.unwrap()),
+            ["take", "up", "to", most] => {
+                return Ok(limiter.take_up_to(&request("1"), number(most)).await.unwrap());
+            }
+            ["peek", cost] => return Ok(limiter.peek(&request(cost)).await.unwrap()),
+            ["reserve", cost, ref key @ ..] => {
+                return limiter.reserve(&request(cost), key.get(1).copied()).await.map_err(|error| self.end(&error));
+            }
+            ["charge", cost] => limiter.charge(&request(cost)).await.unwrap(),
+            ["forget", ..] => limiter.forget(&request("1")).await.unwrap(),
+            ["refund", "row", of] => limiter.refund(remains.receipts.remove(&row(of)).unwrap()).await.unwrap(),
+            ["settle", "row", of, "to", cost] => {
+                let receipt = remains.receipts.remove(&row(of)).unwrap();
+                limiter.settle(receipt, |_| Some(number(cost))).await.unwrap();
+            }
+            ["commit", "row", of, "at", cost] => {
+                let reservation = copy_of(&remains.reservations[&row(of)], limiter.rules());
+                let result = limiter.commit(&reservation, number(cost)).await;
+                return Err(result.map_or_else(|error| self.end(&error), |()| "committed"));
+            }
+            ["release", "row", of] if remains.reservations.contains_key(&row(of)) => {
+                let reservation = copy_of(&remains.reservations[&row(of)], limiter.rules());
+                let result = limiter.release_reservation(&reservation).await;
+                return Err(result.map_or_else(|error| self.end(&error), |()| "released"));
+            }
+            [ref verb @ .., "row", of] => {
+                let lease = &remains.leases[&row(of)];
                 let result = match verb {
-                    "renew row" => limiter.renew(&lease).await,
-                    "renew or retake row" => limiter.renew_or_retake(&lease).await,
-                    _ => limiter.release(copy_of(&lease, limiter.rules())).await,
+                    ["renew"] => limiter.renew(lease).await,
+                    ["renew", "or", "retake"] => limiter.renew_or_retake(lease).await,
+                    _ => {
+                        let receipt = Receipt::from_bytes(&lease.stored().to_bytes()).unwrap();
+                        limiter.release(Lease::from_stored(receipt, limiter.rules()).unwrap()).await
+                    }
                 };
-                receipts.get_mut(&(number as usize)).unwrap().1 = Some(lease);
-                let answer = match result {
-                    Ok(()) if verb == "release row" => "released",
+                return Err(match result {
+                    Ok(()) if verb == ["release"] => "released",
                     Ok(()) => "held",
                     Err(LeaseError::NotHeld) => "not held",
                     Err(error) => panic!("line {}: {error}", self.line),
-                };
-                assert_eq!(self.cell("answer"), answer, "line {}", self.line);
+                });
             }
-            _ if verb.starts_with("settle row ") && verb.ends_with(" to") => {
-                let row = verb.trim_start_matches("settle row ").trim_end_matches(" to");
-                let receipt = receipts.remove(&row.parse().unwrap()).unwrap().0;
-                limiter.settle(receipt, |_| Some(number)).await.unwrap();
-            }
-            "forget" => limiter.forget(&request).await.unwrap(),
-            _ => panic!("line {}: {ask:?} is not a known request", self.line),
+            _ => panic!("line {}: {words:?} is not a known request", self.line),
         }
-        None
+        Err("")
+    }
+
+    fn end(&self, error: &ReservationError) -> &'static str {
+        match error {
+            ReservationError::NotFound => "not found",
+            ReservationError::AlreadyEnded => "already ended",
+            ReservationError::KeyReused => "key reused",
+            error => panic!("line {}: {error}", self.line),
+        }
     }
 
     fn compare(&self, decision: &Decision, location: &str) {
@@ -286,9 +245,7 @@ impl Row {
             ("shadow", shadow.join(", ")),
         ] {
             let expected = self.cell(name);
-            let expected = parse_duration(expected)
-                .filter(|_| !expected.is_empty())
-                .map_or(expected.into(), |s| format_duration(Some(s)));
+            let expected = parse_duration(expected).map_or(expected.into(), |span| format_duration(Some(span)));
             assert!(
                 expected.is_empty() || expected == got,
                 "{location}, line {}: {name} is {got}, not {expected}",
@@ -298,10 +255,10 @@ impl Row {
     }
 }
 
-/// The lease as another process gets it.
-fn copy_of(lease: &Lease, rules: &RuleSet) -> Lease {
-    let receipt = Receipt::from_bytes(&lease.stored().to_bytes()).unwrap();
-    Lease::from_stored(receipt, rules).unwrap()
+/// The reservation as another process gets it.
+fn copy_of(reservation: &Reservation, rules: &RuleSet) -> Reservation {
+    let receipt = Receipt::from_bytes(&reservation.stored().to_bytes()).unwrap();
+    Reservation::from_stored(receipt, rules).unwrap()
 }
 
 fn format_duration(span: Option<Duration>) -> String {

@@ -4,6 +4,7 @@
 mod strategies;
 mod time_move;
 
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,20 +12,19 @@ use tidegate::spi::algorithm::{HoldOp, Op};
 use tidegate::spi::{
     Adjustment, Check, Gate, KeyStem, LeaseOwner, Plan, PlanMode, ReservationTerms, Role, Store, Subject, Verdict,
 };
-use tidegate::{Clock, Limit, ManualClock, Timestamp};
+use tidegate::{Clock, Limit, ManualClock, StoreError, Timestamp};
 
 use strategies::other_periods;
 pub use strategies::{
     ALGORITHMS, calendar_histories, changing_quota_histories, penalty_histories, plan_histories, reservation_histories,
     single_check_histories,
 };
-pub(crate) use strategies::{cost, limit, max_delay, penalty, role, time_move};
+pub(crate) use strategies::{any_limit, cost, max_delay, mode, penalty, role, time_move};
 pub(crate) use time_move::TimeMove;
 
 /// The start of every history: in September 2026.
 pub(crate) const START: u64 = 1_790_000_000_123_456;
 
-/// The random history of one subject.
 #[derive(Clone, Debug)]
 pub struct History {
     limits: Vec<(Limit, Role)>,
@@ -40,7 +40,6 @@ pub struct History {
     steps: Vec<Step>,
 }
 
-/// One step of a history.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Move(TimeMove),
@@ -55,21 +54,13 @@ enum Step {
     UpdateSlots(usize, SlotUpdate),
     /// With one of a few idempotency keys, or with none; and whether only rules that count tokens hold the cost.
     Reserve(Cost, Option<u8>, bool),
-    /// Of which reservation, and how.
-    End(usize, Ending),
+    /// Of which reservation, and the cost that is committed, unless it is released.
+    End(usize, Option<Cost>),
     /// To other amounts and calendars of the quotas, or to those at the start.
     Change(usize),
     Forget,
 }
 
-/// How a reservation ends.
-#[derive(Clone, Copy, Debug)]
-enum Ending {
-    Commit(Cost),
-    Release,
-}
-
-/// What happens to held slots.
 #[derive(Clone, Copy, Debug)]
 enum SlotUpdate {
     Renew,
@@ -77,7 +68,6 @@ enum SlotUpdate {
     Release,
 }
 
-/// The cost of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cost {
     Units(u64),
@@ -88,9 +78,7 @@ pub(crate) enum Cost {
 /// How far time may run backwards in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackwardTime {
-    /// Never.
     Never,
-    /// Without bound.
     Freely,
     /// At most by the margin within which no store forgets.
     WithinMargin,
@@ -110,20 +98,49 @@ impl History {
         }
     }
 
-    /// The number of steps.
-    pub fn len(&self) -> usize {
-        self.steps.len()
-    }
-
-    /// Whether there are no steps.
-    pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
+    pub fn length(&self) -> u64 {
+        self.steps.len() as u64
     }
 
     /// Whether parts of its plans, decided one after the other, find a reservation that was made before: by the hold of an enforced check.
     fn is_repeatable_in_parts(&self) -> bool {
         let is_enforced_hold = |(limit, role): &(Limit, Role)| limit.keeps_holds() && *role == Role::Enforced;
         self.mode == PlanMode::AllOrNothing && self.limits.iter().any(is_enforced_hold)
+    }
+
+    /// The gates, with quotas that are changed to this.
+    fn gates(&self, change: Option<u64>) -> Vec<Gate> {
+        let gate = |(index, (limit, role)): (usize, &(Limit, Role))| {
+            let rule = format!("r{}", self.rules[index]);
+            let name = if self.rules[index] == index { String::new() } else { format!("{index}") };
+            let limit = change.map_or(*limit, |change| changed_quota(limit, change));
+            let stem = KeyStem::for_rule(&rule, &limit, &name);
+            Gate::new(rule, name, limit, *role, stem).with_usage(self.usage >> index & 1 == 1)
+        };
+        self.limits.iter().enumerate().map(gate).collect()
+    }
+
+    /// The terms of a reservation of the step `number`, with an idempotency key or none; and whether only rules that count tokens hold its
+    /// cost.
+    fn terms(
+        &self,
+        number: u64,
+        key: Option<u8>,
+        usage_only: bool,
+        backwards: BackwardTime,
+    ) -> (ReservationTerms, bool) {
+        let in_parts = backwards == BackwardTime::Never;
+        let key = key.filter(|_| !in_parts || self.is_repeatable_in_parts());
+        let owner = match key.map(u64::from) {
+            None => owner(number, backwards),
+            // Of no other step.
+            Some(key) if in_parts => owner((1 << 50) + key, backwards),
+            Some(key) => owner(3 * key, backwards),
+        };
+        let terms = ReservationTerms::new(owner, Duration::from_micros(self.reservation_ttl), key.is_some());
+        // In parts, only without a key: see `ReservationTerms::with_usage_only`.
+        let usage_only = usage_only && !(in_parts && key.is_some());
+        (if usage_only { terms.with_usage_only() } else { terms }, usage_only)
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each kind of step")]
@@ -135,39 +152,23 @@ impl History {
         other: &impl Store,
         backwards: BackwardTime,
     ) -> Result<(), String> {
-        static SUBJECTS: AtomicU64 = AtomicU64::new(1);
-        // Spread like a hash, since the memory store chooses a shard by the highest bits.
-        let number = u128::from(SUBJECTS.fetch_add(1, Ordering::Relaxed));
-        let hash = number.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645);
+        let hash = next_hash();
         // Pairs share a partition, so that in a cluster some keys of a plan share a slot and some do not.
         let subject = |index: usize| Subject::from_hash(hash ^ (index as u128 / 2) << 96);
-        let gates_after = |change: Option<u64>| -> Vec<Gate> {
-            let gate = |(index, (limit, role)): (usize, &(Limit, Role))| {
-                let rule = format!("r{}", self.rules[index]);
-                let name = if self.rules[index] == index { String::new() } else { format!("{index}") };
-                let limit = change.map_or(*limit, |change| changed_quota(limit, change));
-                let stem = KeyStem::for_rule(&rule, &limit, &name);
-                Gate::new(rule, name, limit, *role, stem).with_usage(self.usage >> index & 1 == 1)
-            };
-            self.limits.iter().enumerate().map(gate).collect()
-        };
-        let variants: Vec<Vec<Gate>> =
-            [None].into_iter().chain(self.changes.iter().copied().map(Some)).map(gates_after).collect();
-        let mut gates = &variants[0];
-        let mut highest = START;
-        let mut last_retry = None;
+        let changes = [None].into_iter().chain(self.changes.iter().copied().map(Some));
+        let variants: Vec<Vec<Gate>> = changes.map(|change| self.gates(change)).collect();
+        let (mut gates, mut highest, mut last_retry) = (&variants[0], START, None);
         let mut receipts: Vec<Vec<Adjustment<'_>>> = Vec::new();
         let mut slots: Vec<Vec<Adjustment<'_>>> = Vec::new();
         let mut reservations: Vec<Vec<Adjustment<'_>>> = Vec::new();
         clock.set(Timestamp::from_micros(START));
         for (number, step) in self.steps.iter().enumerate() {
+            let place = || format!("step {number}, {step:?} at {:?}", clock.now());
             let checks = |cost: Cost| {
                 let check = |(index, gate)| Check::new(gate, subject(self.rules[index]), cost.of(gate));
                 let plan = Plan::new(gates.iter().enumerate().map(check)).unwrap().with_mode(self.mode);
                 plan.with_lease_owner(owner(number as u64, backwards))
             };
-            let differ =
-                |a: &Verdict, b: &Verdict| format!("step {number}, {step:?} at {:?}:\n{a:#?}\n{b:#?}", clock.now());
             match *step {
                 Step::Move(by) => {
                     let target = by.from(clock.now().as_micros(), gates[0].limit(), last_retry);
@@ -180,22 +181,30 @@ impl History {
                     highest = highest.max(now);
                     clock.set(Timestamp::from_micros(now));
                 }
-                Step::Take(..) | Step::TakeUpTo(..) | Step::Peek(_) => {
+                Step::Take(cost, _) | Step::TakeUpTo(cost, _) | Step::Peek(cost) | Step::Reserve(cost, ..) => {
+                    let mut holds_all = false;
                     let plan = match *step {
-                        Step::Take(cost, Some(delay)) => checks(cost).with_max_delay(Duration::from_micros(delay)),
-                        Step::TakeUpTo(cost, most) => checks(cost).with_max_units(most),
-                        Step::Take(cost, None) => checks(cost),
-                        Step::Peek(cost) => checks(cost).with_peek(),
-                        _ => continue,
+                        Step::Take(_, Some(delay)) => checks(cost).with_max_delay(Duration::from_micros(delay)),
+                        Step::TakeUpTo(_, most) => checks(cost).with_max_units(most),
+                        Step::Peek(_) => checks(cost).with_peek(),
+                        Step::Reserve(_, key, usage_only) => {
+                            let (terms, usage_only) = self.terms(number as u64, key, usage_only, backwards);
+                            holds_all = !usage_only;
+                            checks(cost).with_reservation(terms)
+                        }
+                        _ => checks(cost),
                     };
-                    let (a, b) = (one.decide(&plan).await.unwrap(), other.decide(&plan).await.unwrap());
-                    if a != b {
-                        return Err(differ(&a, &b));
+                    let verdict = same(one.decide(&plan).await, other.decide(&plan).await, place)?;
+                    last_retry = longest_retry(&verdict).or(last_retry);
+                    let refunds = refunds(&plan, &verdict);
+                    if plan.reservation().is_some() {
+                        reservations.push(releases(&plan));
+                    } else {
+                        slots.push(refunds.iter().filter(|refund| refund.limit.has_slots()).copied().collect());
                     }
-                    last_retry = a.checks().iter().filter_map(|check| check.outcome.retry_after).max().or(last_retry);
-                    receipts.push(refunds(&plan, &a));
-                    let is_slot = |refund: &&Adjustment<'_>| refund.limit.has_slots();
-                    slots.push(receipts.last().unwrap().iter().filter(is_slot).copied().collect());
+                    if !holds_all {
+                        receipts.push(refunds);
+                    }
                 }
                 Step::Charge(cost, which) => {
                     let plan = checks(cost);
@@ -221,53 +230,19 @@ impl History {
                     let slots = which.checked_rem(slots.len()).map(|index| &slots[index]);
                     if let Some(slots) = slots.filter(|slots| !slots.is_empty()) {
                         let updates: Vec<_> = slots.iter().map(|slot| update.of(slot)).collect();
-                        let (a, b) =
-                            (one.update_slots(&updates).await.unwrap(), other.update_slots(&updates).await.unwrap());
-                        if a != b {
-                            return Err(format!("step {number}, {step:?} at {:?}: held {a:?}, {b:?}", clock.now()));
-                        }
-                    }
-                }
-                Step::Reserve(cost, key, usage_only) => {
-                    let in_parts = backwards == BackwardTime::Never;
-                    let key = key.filter(|_| !in_parts || self.is_repeatable_in_parts());
-                    // Only without a key: see `ReservationTerms::with_usage_only`.
-                    let usage_only = usage_only && !(in_parts && key.is_some());
-                    let owner = match key.map(u64::from) {
-                        None => owner(number as u64, backwards),
-                        // Of no other step.
-                        Some(key) if in_parts => owner((1 << 50) + key, backwards),
-                        Some(key) => owner(3 * key, backwards),
-                    };
-                    let ttl = Duration::from_micros(self.reservation_ttl);
-                    let terms = ReservationTerms::new(owner, ttl, key.is_some());
-                    let terms = if usage_only { terms.with_usage_only() } else { terms };
-                    let plan = checks(cost).with_reservation(terms);
-                    let (a, b) = (one.decide(&plan).await.unwrap(), other.decide(&plan).await.unwrap());
-                    if a != b {
-                        return Err(differ(&a, &b));
-                    }
-                    last_retry = a.checks().iter().filter_map(|check| check.outcome.retry_after).max().or(last_retry);
-                    reservations.push(releases(&plan));
-                    if usage_only {
-                        receipts.push(refunds(&plan, &a));
+                        same(one.update_slots(&updates).await, other.update_slots(&updates).await, place)?;
                     }
                 }
                 Step::End(which, ending) => {
                     let holds = which.checked_rem(reservations.len()).map(|index| &reservations[index]);
                     if let Some(holds) = holds.filter(|holds| !holds.is_empty()) {
-                        let endings: Vec<_> = holds.iter().map(|hold| ending.of(hold)).collect();
-                        let (a, b) = (one.end_holds(&endings).await.unwrap(), other.end_holds(&endings).await.unwrap());
-                        if a != b {
-                            return Err(format!("step {number}, {step:?} at {:?}: {a:?}, {b:?}", clock.now()));
-                        }
+                        let endings: Vec<_> = holds.iter().map(|hold| ending_of(hold, ending)).collect();
+                        same(one.end_holds(&endings).await, other.end_holds(&endings).await, place)?;
                     }
                     // Not every store in between tells them.
                     let plan = checks(Cost::Units(1));
-                    if let (Ok(a), Ok(b)) = (one.outstanding(&plan).await, other.outstanding(&plan).await)
-                        && a != b
-                    {
-                        return Err(format!("step {number}, {step:?} at {:?}: {a:?}, {b:?}", clock.now()));
+                    if let (Ok(a), Ok(b)) = (one.outstanding(&plan).await, other.outstanding(&plan).await) {
+                        same(Ok(a), Ok(b), place)?;
                     }
                 }
                 Step::Change(which) => gates = &variants[which % variants.len()],
@@ -280,6 +255,27 @@ impl History {
         }
         Ok(())
     }
+}
+
+/// The hash of another subject than all before. Spread, since the memory store chooses a shard by the highest bits.
+pub(crate) fn next_hash() -> u128 {
+    static SUBJECTS: AtomicU64 = AtomicU64::new(1);
+    let number = u128::from(SUBJECTS.fetch_add(1, Ordering::Relaxed));
+    number.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645)
+}
+
+/// What two stores agree on.
+fn same<T: Debug + PartialEq>(
+    one: Result<T, StoreError>,
+    other: Result<T, StoreError>,
+    place: impl FnOnce() -> String,
+) -> Result<T, String> {
+    let (one, other) = (one.unwrap(), other.unwrap());
+    if one == other { Ok(one) } else { Err(format!("{}:\n{one:#?}\n{other:#?}", place())) }
+}
+
+pub(crate) fn longest_retry(verdict: &Verdict) -> Option<Duration> {
+    verdict.checks().iter().filter_map(|check| check.outcome.retry_after).max()
 }
 
 /// Charges of `plan`, for the takes that `earlier` refunds, if they are of the same keys.
@@ -318,15 +314,13 @@ fn releases<'g>(plan: &Plan<'g>) -> Vec<Adjustment<'g>> {
     plan.checks().iter().filter_map(release).collect()
 }
 
-impl Ending {
-    /// The end of the hold that `release` releases.
-    fn of<'g>(self, release: &Adjustment<'g>) -> Adjustment<'g> {
-        let mut ending = *release;
-        if let (Self::Commit(cost), Op::Hold(HoldOp::Release { position })) = (self, release.op) {
-            ending.op = Op::Hold(HoldOp::Commit { cost: cost.of(release.gate), position });
-        }
-        ending
+/// The end of the hold that `release` releases.
+fn ending_of<'g>(release: &Adjustment<'g>, committed: Option<Cost>) -> Adjustment<'g> {
+    let mut ending = *release;
+    if let (Some(cost), Op::Hold(HoldOp::Release { position })) = (committed, release.op) {
+        ending.op = Op::Hold(HoldOp::Commit { cost: cost.of(release.gate), position });
     }
+    ending
 }
 
 impl SlotUpdate {

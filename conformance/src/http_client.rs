@@ -14,7 +14,6 @@ pub struct HttpClient {
     connection: Option<(SocketAddr, TcpStream)>,
 }
 
-/// Why there is no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoResponse {
     /// There was no connection, so the request was not sent.
@@ -23,10 +22,8 @@ pub enum NoResponse {
     Missing,
 }
 
-/// A response.
 #[derive(Debug)]
 pub struct HttpResponse {
-    /// The status.
     pub status: u16,
     /// The header fields, with names in lower case.
     fields: Vec<(String, String)>,
@@ -49,7 +46,6 @@ impl Default for HttpClient {
 }
 
 impl HttpClient {
-    /// A client with this address.
     pub const fn from_address(from: Ipv4Addr) -> Self {
         Self { from, connection: None }
     }
@@ -115,17 +111,14 @@ impl HttpResponse {
         first
     }
 
-    /// The seconds of `Retry-After`.
     pub fn retry_after(&self) -> Option<u64> {
         self.field("retry-after").map(|seconds| seconds.parse().unwrap())
     }
 
-    /// The body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {} {self:?}", self.text()))
     }

@@ -7,12 +7,10 @@
 mod bucket;
 mod holds;
 mod leases;
-mod log;
 mod penalty;
 mod quota;
-mod slices;
 mod store;
-mod window;
+mod windows;
 
 pub use store::ModelStore;
 
@@ -24,28 +22,21 @@ use tidegate::spi::{MAX_AMOUNT, Outcome};
 
 use bucket::Bucket;
 use leases::Leases;
-use log::Log;
 use penalty::Penalty;
 use quota::Quota;
-use slices::Slices;
-use window::Window;
+use windows::Windows;
+
+/// The longest time after which a request may fit, or a state be a fresh one, in microseconds.
+const MAX_WAIT: u64 = u64::MAX >> 11;
 
 /// The history of one subject under one limit.
 #[derive(Clone, Debug)]
 pub enum Model {
-    /// Token bucket and leaky bucket.
     Bucket(Bucket),
-    /// Fixed window.
-    Window(Window),
-    /// Sliding log.
-    Log(Log),
-    /// Sliding window.
-    Slices(Slices),
-    /// Concurrency.
+    /// Fixed window, sliding window and sliding log.
+    Windows(Windows),
     Leases(Leases),
-    /// Quota.
     Quota(Quota),
-    /// Progressive penalty.
     Penalty(Penalty),
 }
 
@@ -67,12 +58,9 @@ impl From<u64> for Place {
     }
 }
 
-/// The parameters of a request that the model needs.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelRequest {
-    /// Microseconds since the epoch.
     pub now: u64,
-    /// The total cost.
     pub cost: u64,
     /// The longest accepted delay, in microseconds.
     pub max_delay: u64,
@@ -81,25 +69,21 @@ pub struct ModelRequest {
 }
 
 impl Model {
-    /// The model of a fresh subject.
     pub fn new(limit: &Limit) -> Self {
         match limit {
             Limit::TokenBucket(limit) => Self::Bucket(Bucket::new(limit, false)),
             Limit::LeakyBucket(limit) => Self::Bucket(Bucket::new(limit.bucket(), true)),
-            Limit::FixedWindow(limit) => Self::Window(Window::new(limit)),
-            Limit::SlidingLog(limit) => Self::Log(Log::new(limit)),
-            Limit::SlidingWindow(limit) => Self::Slices(Slices::new(limit)),
             Limit::Concurrency(limit) => Self::Leases(Leases::new(limit)),
             Limit::Quota(limit) => Self::Quota(Quota::new(limit)),
             Limit::Penalty(penalty) => Self::Penalty(Penalty::new(penalty)),
-            _ => panic!("the model has no such limit"),
+            limit => Self::Windows(Windows::new(limit).expect("a limit that the model has")),
         }
     }
 
     /// Follows a concurrency limit or a quota that was changed: their amounts, and the time zone and anchor, are not part of the state.
     pub fn set_limit(&mut self, limit: &Limit) {
         match (self, limit) {
-            (Self::Leases(model), Limit::Concurrency(limit)) => model.limit = limit.max(),
+            (Self::Leases(model), Limit::Concurrency(limit)) => model.amount = limit.max(),
             (Self::Quota(model), Limit::Quota(limit)) => model.set_limit(limit),
             _ => {}
         }
@@ -114,9 +98,7 @@ impl Model {
             Self::Quota(model) => model.fits(request),
             _ if request.cost == 0 => true,
             Self::Bucket(model) => model.fits(request),
-            Self::Window(model) => model.fits(request),
-            Self::Log(model) => model.fits(request),
-            Self::Slices(model) => model.fits(request),
+            Self::Windows(model) => model.fits(request),
             Self::Leases(model) => model.fits(request),
         }
     }
@@ -125,9 +107,7 @@ impl Model {
     pub fn settle(&mut self, now: u64) -> bool {
         match self {
             Self::Bucket(model) => model.settle(now),
-            Self::Window(model) => model.settle(now),
-            Self::Log(model) => model.settle(now),
-            Self::Slices(model) => model.settle(now),
+            Self::Windows(model) => model.settle(now),
             Self::Leases(model) => model.settle(now),
             Self::Quota(model) => model.settle(now),
             Self::Penalty(model) => model.settle(now),
@@ -138,9 +118,7 @@ impl Model {
     pub fn spend(&mut self, now: u64, cost: u64, owner: u64) -> Place {
         match self {
             Self::Bucket(model) => model.spend(now, cost),
-            Self::Window(model) => model.spend(now, cost),
-            Self::Log(model) => model.spend(now, cost),
-            Self::Slices(model) => model.spend(now, cost),
+            Self::Windows(model) => model.spend(now, cost),
             Self::Leases(model) => model.spend(now, cost, owner),
             Self::Quota(model) => model.spend(now, cost),
             Self::Penalty(_) => Place::default(),
@@ -165,7 +143,7 @@ impl Model {
         let mut settled = self.clone();
         settled.settle(now);
         match &settled {
-            Self::Window(_) if made_at < settled.window_start(now) => {}
+            Self::Windows(model) if made_at < model.start(now) => {}
             Self::Quota(_) if in_overflow => drop(self.charge_denied(now, cost)),
             Self::Quota(model) => drop(self.charge(now, cost, model.place_of(now, made_at))),
             _ => drop(self.charge(now, cost, Place::default())),
@@ -174,76 +152,46 @@ impl Model {
 
     /// Records a charge, as much of it as fits, or all of it under a quota; whether there was anything.
     pub fn charge(&mut self, now: u64, cost: u64, place: Place) -> bool {
-        if let Self::Leases(_) = self {
-            return false; // what has occurred holds no slot
-        }
-        let mut settled = self.clone();
-        settled.settle(now);
-        if let Self::Bucket(model) = &mut settled {
-            let is_charged = model.charge(now, cost);
-            if is_charged {
-                *self = settled;
+        self.change(|model| {
+            model.settle(now);
+            match model {
+                Self::Bucket(model) => model.charge(now, cost),
+                Self::Windows(model) => model.charge(now, cost),
+                Self::Quota(model) => model.charge(now, cost, place),
+                // What has occurred holds no slot, and is no denial.
+                Self::Leases(_) | Self::Penalty(_) => false,
             }
-            return is_charged;
+        })
+    }
+
+    /// Refunds what was recorded at `place`; whether there was anything.
+    pub fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
+        self.change(|model| match model {
+            Self::Bucket(model) => model.refund(now, cost, place),
+            Self::Windows(model) => model.refund(now, cost, place),
+            Self::Leases(model) => model.refund(now, cost, place),
+            Self::Quota(model) => model.refund(now, cost, place),
+            Self::Penalty(_) => false,
+        })
+    }
+
+    /// Keeps a change that says that there was anything to change.
+    fn change(&mut self, change: impl FnOnce(&mut Self) -> bool) -> bool {
+        let mut changed = self.clone();
+        let is_changed = change(&mut changed);
+        if is_changed {
+            *self = changed;
         }
-        if let Self::Quota(model) = &mut settled {
-            let is_charged = model.charge(now, cost, place);
-            if is_charged {
-                *self = settled;
-            }
-            return is_charged;
-        }
-        if let Self::Penalty(_) = settled {
-            return false;
-        }
-        let counted = settled.remaining(now).min(cost);
-        if counted > 0 {
-            settled.spend(now, counted, 0);
-            *self = settled;
-        }
-        counted > 0
+        is_changed
     }
 
     /// The start of the window of the clock that counts now; 0 for limits without one. The model must be settled.
     pub fn window_start(&self, now: u64) -> u64 {
         match self {
-            Self::Window(model) => model.start(now),
+            Self::Windows(model) => model.start(now),
             Self::Quota(model) => model.start(now),
             _ => 0,
         }
-    }
-
-    /// The outcome of a request beside `held` units, which count as consumed. The model must be settled.
-    pub fn outcome_beside_holds(&self, held: u64, request: ModelRequest, admitted: bool, consumed: bool) -> Outcome {
-        let mut after = self.clone();
-        let taken = held + if consumed { request.cost } else { 0 };
-        if taken > 0 {
-            after.spend(request.now, taken, 0);
-        }
-        let retry_after = match self.outcome(self, request, admitted).retry_after {
-            // Others may end their reservations at any time.
-            Some(_) if self.fits(request) => Some(concurrency::RETRY),
-            retry => retry,
-        };
-        Outcome { retry_after, ..after.outcome(self, request, admitted) }
-    }
-
-    /// Refunds what was recorded at `place`; whether there was anything.
-    pub fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
-        let mut changed = self.clone();
-        let found = match &mut changed {
-            Self::Bucket(model) => model.refund(now, cost, place),
-            Self::Window(model) => model.refund(now, cost, place),
-            Self::Log(model) => model.refund(now, cost, place),
-            Self::Slices(model) => model.refund(now, cost, place),
-            Self::Leases(model) => model.refund(now, cost, place),
-            Self::Quota(model) => model.refund(now, cost, place),
-            Self::Penalty(_) => false,
-        };
-        if found {
-            *self = changed;
-        }
-        found
     }
 
     /// Holds a slot for another lease, and returns whether it is held. An absent slot is taken again with this weight, unless it is 0.
@@ -256,50 +204,51 @@ impl Model {
         matches!(self, Self::Bucket(model) if model.is_stuck(now, place))
     }
 
-    /// The largest cost that fits, by bisection.
-    pub fn remaining(&self, now: u64) -> u64 {
-        self.remaining_within(now, u64::MAX)
-    }
-
-    fn remaining_within(&self, now: u64, max_delay: u64) -> u64 {
+    /// The largest cost that fits, by bisection; under a quota, without grace.
+    fn remaining(&self, now: u64, max_delay: u64) -> u64 {
         let max = self.amount();
         if let Self::Quota(model) = self {
-            // Without grace.
             return max.saturating_sub(model.used(now));
         }
         // During a block not even a cost of 0 fits.
         max - first(max, |less| self.fits(ModelRequest { now, cost: max - less, max_delay, owner: 0 }))
     }
 
-    /// The outcome of a request that was `admitted` or not.
-    pub fn outcome(&self, before: &Self, request: ModelRequest, admitted: bool) -> Outcome {
+    /// The outcome of a request that was `admitted` or not, before which the state was `before`, and is this now. Reservations hold `held`
+    /// units beside it, which count as consumed.
+    pub fn outcome(&self, before: &Self, held: u64, request: ModelRequest, admitted: bool) -> Outcome {
         let ModelRequest { now, cost, max_delay, .. } = request;
-        let later = |wait: u64| ModelRequest { now: now + wait, ..request };
-        let retry = (!admitted && cost <= self.max_cost()).then(|| match self {
-            // Others may release at any time.
-            Self::Leases(_) => concurrency::RETRY,
-            _ => Duration::from_micros(first(u64::MAX >> 11, |wait| self.fits(later(wait)))),
-        });
+        let mut full = self.clone();
+        if held > 0 {
+            full.spend(now, held, 0);
+        }
+        let is_used_up = |model: &Quota| (model.amount + 1..=model.hard).contains(&model.used(now));
         Outcome {
             admitted,
             limit: self.amount(),
-            remaining: self.remaining_within(now, max_delay),
-            retry_after: retry,
-            reset_after: Duration::from_micros(first(u64::MAX >> 11, |wait| self.is_fresh(now + wait))),
+            remaining: full.remaining(now, max_delay),
+            retry_after: if admitted { None } else { self.retry_after(request) },
+            reset_after: Duration::from_micros(first(MAX_WAIT, |wait| full.is_fresh(now + wait))),
             delay: match before {
                 Self::Bucket(model) if admitted && cost > 0 => Duration::from_micros(model.delay(now)),
                 _ => Duration::ZERO,
             },
-            in_grace: matches!(self, Self::Quota(model) if admitted && (model.amount + 1..=model.hard).contains(&model.used(now))),
+            in_grace: matches!(&full, Self::Quota(model) if admitted && is_used_up(model)),
         }
+    }
+
+    fn retry_after(&self, request: ModelRequest) -> Option<Duration> {
+        let later = |wait: u64| ModelRequest { now: request.now + wait, ..request };
+        // Others may release, or end their reservations, at any time.
+        let is_any_time = matches!(self, Self::Leases(_)) || self.fits(request);
+        let retry = || Duration::from_micros(first(MAX_WAIT, |wait| self.fits(later(wait))));
+        (request.cost <= self.max_cost()).then(|| if is_any_time { concurrency::RETRY } else { retry() })
     }
 
     fn is_fresh(&self, now: u64) -> bool {
         match self {
             Self::Bucket(model) => model.is_fresh(now),
-            Self::Window(model) => model.is_fresh(now),
-            Self::Log(model) => model.is_fresh(now),
-            Self::Slices(model) => model.is_fresh(now),
+            Self::Windows(model) => model.is_fresh(now),
             Self::Leases(model) => model.is_fresh(now),
             Self::Quota(model) => model.is_fresh(now),
             Self::Penalty(model) => model.is_fresh(now),
@@ -314,10 +263,8 @@ impl Model {
     fn amount(&self) -> u64 {
         match self {
             Self::Bucket(model) => model.capacity,
-            Self::Window(model) => model.limit,
-            Self::Log(model) => model.limit,
-            Self::Slices(model) => model.limit,
-            Self::Leases(model) => model.limit,
+            Self::Windows(model) => model.amount,
+            Self::Leases(model) => model.amount,
             Self::Quota(model) => model.amount,
             Self::Penalty(_) => MAX_AMOUNT,
         }

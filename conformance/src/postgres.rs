@@ -9,7 +9,6 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, getgid, getuid, kill_process};
 use tempfile::TempDir;
 
-use crate::poll;
 use crate::process::Process;
 use crate::server::{free_port, new_directory};
 
@@ -37,11 +36,9 @@ const SETTINGS: [&str; 9] = [
     "logging_collector=off",
 ];
 
-/// The superuser of the server.
 const USER: &str = "tidegate";
 
 impl PostgresServer {
-    /// Starts a server.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
@@ -61,23 +58,35 @@ impl PostgresServer {
         let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let port = free_port();
         let mut server = Self { process: run(directory.path(), port, &settings), directory, port, settings };
-        // Another process may take the port before the server binds it: then try another.
-        for _ in 0..20 {
-            if server.wait_until_ready() {
-                return server;
-            }
-            server.port = free_port();
-            server.process = run(server.directory.path(), server.port, &server.settings);
+        if !server.wait_until_ready() {
+            // Another process may have taken the port before the server bound it.
+            server.start_again(20, free_port);
         }
-        panic!("PostgreSQL does not start: {}", server.process.output());
+        server
     }
 
-    /// The URL of its database.
+    /// Starts a killed server again, on the same port and with its files.
+    pub fn restart(&mut self) {
+        // Processes of the killed server may still use its memory: then it refuses to start.
+        let port = self.port;
+        self.start_again(1_000, || port);
+    }
+
+    fn start_again(&mut self, attempts: u32, port: impl Fn() -> u16) {
+        for _ in 0..attempts {
+            self.port = port();
+            self.process = run(self.directory.path(), self.port, &self.settings);
+            if self.wait_until_ready() {
+                return;
+            }
+        }
+        panic!("PostgreSQL does not start: {}", self.process.output());
+    }
+
     pub fn url(&self) -> String {
         format!("postgres://{USER}@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Its port.
     pub const fn port(&self) -> u16 {
         self.port
     }
@@ -108,22 +117,9 @@ impl PostgresServer {
         self.stop();
     }
 
-    /// Continues all processes.
     pub fn resume(&self) {
         send(&self.process.children(), Signal::CONT);
         self.process.resume();
-    }
-
-    /// Starts a killed server again, on the same port and with its files.
-    pub fn restart(&mut self) {
-        // Processes of the killed server may still use its memory: then it refuses to start.
-        for _ in 0..1_000 {
-            self.process = run(self.directory.path(), self.port, &self.settings);
-            if self.wait_until_ready() {
-                return;
-            }
-        }
-        panic!("PostgreSQL does not start again: {}", self.process.output());
     }
 
     /// Stops the server first, so that it starts no further processes. Returns these.
@@ -137,17 +133,13 @@ impl PostgresServer {
     /// Waits until it takes connections or exits. Its pid file says so, so no server of another test is taken for it.
     fn wait_until_ready(&mut self) -> bool {
         let file = self.directory.path().join("data/postmaster.pid");
-        loop {
-            if self.process.has_ended() {
-                return false;
-            }
+        let look = |process: &Process| {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             let mut lines = text.lines().map(str::trim);
-            if lines.next() == Some(&self.process.id().to_string()) && lines.any(|line| line == "ready") {
-                return true;
-            }
-            poll::pause();
-        }
+            let is_ready = lines.next() == Some(&process.id().to_string()) && lines.any(|line| line == "ready");
+            is_ready.then_some(())
+        };
+        self.process.wait_for(look).is_some()
     }
 }
 
@@ -168,14 +160,12 @@ fn run(directory: &Path, port: u16, settings: &[String]) -> Process {
     Process::start(&mut command).with_end_signal(Signal::QUIT)
 }
 
-/// Sends a signal to processes, which may have ended.
 fn send(processes: &[Pid], signal: Signal) {
     for process in processes {
         let _ = kill_process(*process, signal);
     }
 }
 
-/// Makes an empty data directory.
 fn initialize(directory: &Path) {
     let (user, group) = unprivileged_user();
     chown(directory, Some(user), Some(group)).unwrap();

@@ -12,7 +12,6 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::poll;
 
-/// A running program.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -49,12 +48,10 @@ impl Process {
         self
     }
 
-    /// The process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
@@ -72,27 +69,25 @@ impl Process {
         output.split_inclusive('\n').find(|line| line.starts_with(start) && line.ends_with('\n')).map(str::to_owned)
     }
 
-    /// Waits for the line of output that begins with `start`. The error is the output of a process that exits before.
-    pub fn wait_for_line(&mut self, start: &str) -> Result<String, String> {
+    /// Looks until there is something, or until the process has exited.
+    pub fn wait_for<T>(&mut self, mut look: impl FnMut(&Self) -> Option<T>) -> Option<T> {
         loop {
             let has_ended = self.has_ended();
-            match self.find_line(start) {
-                Some(line) => return Ok(line),
-                None if has_ended => return Err(self.output()),
-                None => poll::pause(),
+            match look(self) {
+                None if !has_ended => poll::pause(),
+                found => return found,
             }
         }
     }
 
+    /// Waits for the line of output that begins with `start`. The error is the output of a process that exits before.
+    pub fn wait_for_line(&mut self, start: &str) -> Result<String, String> {
+        self.wait_for(|process| process.find_line(start)).ok_or_else(|| self.output())
+    }
+
     /// Waits until the address accepts connections. The error is the output of a process that exits before.
     pub fn wait_until_listening(&mut self, address: SocketAddr) -> Result<(), String> {
-        while TcpStream::connect(address).is_err() {
-            if self.has_ended() {
-                return Err(self.output());
-            }
-            poll::pause();
-        }
-        Ok(())
+        self.wait_for(|_| TcpStream::connect(address).ok()).map(drop).ok_or_else(|| self.output())
     }
 }
 
@@ -111,12 +106,10 @@ impl Process {
         assert!(status.stopped(), "{status:?}");
     }
 
-    /// Continues it after [`hang`](Self::hang).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.end_with(Signal::KILL);
     }

@@ -3,8 +3,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,19 +13,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::poll::pause_task;
 
-/// What the proxy does to the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
-    /// Nothing.
     None,
-    /// Delays replies.
     DelayReplies(Duration),
-    /// Delays requests.
     DelayRequests(Duration),
     /// Closes a connection in the middle of the next reply after a decision was requested, after this many bytes. Other
     /// requests, such as a `PING`, are answered.
@@ -44,15 +40,11 @@ pub enum NetworkFault {
 pub struct Proxy {
     port: u16,
     shared: Arc<ProxyState>,
-    running: AbortHandle,
-    /// The thread of its own, if it has one.
     thread: Option<Runtime>,
 }
 
-/// Counts of the forwarded traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardedCounts {
-    /// Connections that were accepted.
     pub connections: u64,
     /// Decisions that clients sent, whether they arrived or not.
     pub decisions: u64,
@@ -69,40 +61,28 @@ struct ProxyState {
     mark: Vec<u8>,
     fault: watch::Sender<NetworkFault>,
     listening: watch::Sender<bool>,
-    connections: AtomicU64,
-    decisions: AtomicU64,
-    up: AtomicU64,
-    down: AtomicU64,
+    counts: Mutex<ForwardedCounts>,
 }
 
 /// Bytes in transit and their delivery time.
 type Line = (Instant, Vec<u8>);
 
 impl Proxy {
-    /// Starts a proxy in front of the server on local port `port`. Requests that contain `mark` count as decisions.
+    /// Starts a proxy in front of the server on local port `server`, on a thread of its own, so that it is as quick when the runtime of the
+    /// test is busy. Requests that contain `mark` count as decisions.
     pub async fn start(server: u16, mark: &[u8]) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let thread = own_thread("proxy");
+        let listener = thread.spawn(TcpListener::bind(("127.0.0.1", 0))).await.unwrap().unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(ProxyState {
             server,
             mark: mark.to_vec(),
             fault: watch::Sender::new(NetworkFault::None),
             listening: watch::Sender::new(true),
-            connections: AtomicU64::new(0),
-            decisions: AtomicU64::new(0),
-            up: AtomicU64::new(0),
-            down: AtomicU64::new(0),
+            counts: Mutex::default(),
         });
-        let running = tokio::spawn(accept(listener, Arc::clone(&shared))).abort_handle();
-        Self { port, shared, running, thread: None }
-    }
-
-    /// Starts a proxy on a thread of its own, so that it is as quick when the runtime of the test is busy.
-    pub async fn start_on_thread(server: u16, mark: &[u8]) -> Self {
-        let (thread, mark) = (own_thread("proxy"), mark.to_vec());
-        let mut proxy = thread.spawn(async move { Self::start(server, &mark).await }).await.unwrap();
-        proxy.thread = Some(thread);
-        proxy
+        thread.spawn(accept(listener, Arc::clone(&shared)));
+        Self { port, shared, thread: Some(thread) }
     }
 
     /// Injects this fault from now on. Returns once new connections get it.
@@ -113,26 +93,23 @@ impl Proxy {
         listening.wait_for(|listening| *listening == wanted).await.expect("the proxy runs");
     }
 
-    /// Where it listens.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The traffic so far.
     pub fn forwarded_counts(&self) -> ForwardedCounts {
-        let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        ForwardedCounts {
-            connections: count(&self.shared.connections),
-            decisions: count(&self.shared.decisions),
-            up: count(&self.shared.up),
-            down: count(&self.shared.down),
-        }
+        *self.shared.counts.lock().unwrap()
+    }
+}
+
+impl ProxyState {
+    fn count(&self, add: impl FnOnce(&mut ForwardedCounts)) {
+        add(&mut self.counts.lock().unwrap());
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.running.abort();
         if let Some(thread) = self.thread.take() {
             thread.shutdown_background();
         }
@@ -164,7 +141,7 @@ async fn accept(listener: TcpListener, shared: Arc<ProxyState>) {
         };
         tokio::select! {
             accepted = listener.accept() => if let Ok((client, _)) = accepted {
-                shared.connections.fetch_add(1, Ordering::SeqCst);
+                shared.count(|counts| counts.connections += 1);
                 connections.spawn(forward(client, Arc::clone(&shared)));
             },
             _ = fault.changed() => {}
@@ -188,11 +165,6 @@ async fn rebind(address: SocketAddr) -> TcpListener {
 async fn forward(client: TcpStream, shared: Arc<ProxyState>) -> io::Result<()> {
     let mut fault = shared.fault.subscribe();
     let _ = client.set_nodelay(true);
-    if *fault.borrow_and_update() == NetworkFault::Blackhole {
-        // The client gives up by itself; until then its bytes are discarded.
-        let (mut from_client, _to_client) = client.into_split();
-        return discard(&mut from_client, &shared, &mut fault).await;
-    }
     let server = TcpStream::connect(("127.0.0.1", shared.server)).await?;
     let _ = server.set_nodelay(true);
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
@@ -201,13 +173,13 @@ async fn forward(client: TcpStream, shared: Arc<ProxyState>) -> io::Result<()> {
     let up = async {
         tokio::try_join!(
             take_requests(from_client, requests, &shared, &decision_sent),
-            deliver(queued_requests, to_server, &shared, &shared.up)
+            deliver(queued_requests, to_server, &shared, |counts| &mut counts.up)
         )
     };
     let down = async {
         tokio::try_join!(
             take_replies(from_server, replies, &shared, &decision_sent),
-            deliver(queued_replies, to_client, &shared, &shared.down)
+            deliver(queued_replies, to_client, &shared, |counts| &mut counts.down)
         )
     };
     let blackhole = async {
@@ -218,23 +190,6 @@ async fn forward(client: TcpStream, shared: Arc<ProxyState>) -> io::Result<()> {
         ended = up => ended.map(drop),
         ended = down => ended.map(drop),
         () = blackhole => Ok(()),
-    }
-}
-
-async fn discard(
-    from_client: &mut OwnedReadHalf,
-    shared: &ProxyState,
-    fault: &mut watch::Receiver<NetworkFault>,
-) -> io::Result<()> {
-    let (mut buffer, mut seen) = (vec![0; 16_384], MarkCounter::default());
-    loop {
-        tokio::select! {
-            read = from_client.read(&mut buffer) => match read? {
-                0 => return Ok(()),
-                length => { shared.decisions.fetch_add(seen.count(&buffer[..length], &shared.mark), Ordering::SeqCst); }
-            },
-            _ = fault.wait_for(|fault| *fault != NetworkFault::Blackhole) => return Ok(()),
-        }
     }
 }
 
@@ -251,7 +206,7 @@ async fn take_requests(
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let decisions = seen.count(&buffer[..length], &shared.mark);
-        shared.decisions.fetch_add(decisions, Ordering::SeqCst);
+        shared.count(|counts| counts.decisions += decisions);
         let delay = match *shared.fault.borrow() {
             NetworkFault::Blackhole => continue,
             NetworkFault::DelayRequests(delay) => delay,
@@ -298,7 +253,7 @@ async fn deliver(
     mut line: UnboundedReceiver<Line>,
     mut to: OwnedWriteHalf,
     shared: &ProxyState,
-    count: &AtomicU64,
+    count: fn(&mut ForwardedCounts) -> &mut u64,
 ) -> io::Result<()> {
     let mut fault = shared.fault.subscribe();
     while let Some((due, bytes)) = line.recv().await {
@@ -309,7 +264,7 @@ async fn deliver(
             }
         }
         to.write_all(&bytes).await?;
-        count.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        shared.count(|counts| *count(counts) += bytes.len() as u64);
     }
     Ok(())
 }

@@ -8,18 +8,20 @@ use tidegate::spi::algorithm::{self, Change, HoldOp, Op, State};
 use tidegate::spi::{Adjustment, Check, Key, OutstandingHolds, Plan, Store, Verdict};
 use tidegate::{Clock, Limit, ManualClock, StoreError};
 
+use crate::anonymous::blank_free_checks;
+
 /// A map from key name to state.
 #[derive(Debug)]
 pub struct PureStore {
     clock: ManualClock,
     states: Mutex<HashMap<Vec<u8>, State>>,
     without_debt: bool,
+    blanks_free_checks: bool,
 }
 
 impl PureStore {
-    /// Creates an empty store on `clock`.
     pub fn new(clock: ManualClock) -> Self {
-        Self { clock, states: Mutex::default(), without_debt: false }
+        Self { clock, states: Mutex::default(), without_debt: false, blanks_free_checks: false }
     }
 
     /// The same store, in which charges make no debt, as in overflow buckets.
@@ -28,17 +30,10 @@ impl PureStore {
         self
     }
 
-    fn run(&self, plan: &Plan<'_>) -> Verdict {
-        let mut states = self.states.lock().unwrap();
-        let names: Vec<_> = plan.checks().iter().map(|check| name(check.key())).collect();
-        let found: Vec<_> = names.iter().map(|name| states.get(name)).collect();
-        let (verdict, changes) = Verdict::decide(plan, self.clock.now(), &found, |_| true);
-        for (name, change) in names.iter().zip(changes) {
-            if let Some(change) = change {
-                commit(&mut states, name, change);
-            }
-        }
-        verdict
+    /// The same store, in which checks of cost 0 say as much as those of an `AnonymousStore`.
+    pub fn with_blank_free_checks(mut self) -> Self {
+        self.blanks_free_checks = true;
+        self
     }
 
     /// Applies an operation, and returns whether it was admitted.
@@ -53,7 +48,19 @@ impl PureStore {
 
 impl Store for PureStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.run(plan))
+        let mut states = self.states.lock().unwrap();
+        let names: Vec<_> = plan.checks().iter().map(|check| name(check.key())).collect();
+        let found: Vec<_> = names.iter().map(|name| states.get(name)).collect();
+        let (mut verdict, changes) = Verdict::decide(plan, self.clock.now(), &found, |_| true);
+        for (name, change) in names.iter().zip(changes) {
+            if let Some(change) = change {
+                commit(&mut states, name, change);
+            }
+        }
+        if self.blanks_free_checks {
+            blank_free_checks(plan, &mut verdict);
+        }
+        Ok(verdict)
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {

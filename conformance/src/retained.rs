@@ -2,11 +2,9 @@
 
 use tidegate::{Limit, Timestamp};
 
-/// The takes of one subject under one limit.
 #[derive(Clone, Debug, Default)]
 pub struct RetainedTakes(Vec<RetainedTake>);
 
-/// An admitted take.
 #[derive(Clone, Copy, Debug)]
 struct RetainedTake {
     /// When it was admitted, in microseconds.

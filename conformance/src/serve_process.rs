@@ -13,12 +13,15 @@ pub const ANY_PORT: &str = "127.0.0.1:0";
 /// The line of the start page that is printed when all addresses listen.
 const LAST_LINE: &str = "rules ";
 
-/// A running server.
 #[derive(Debug)]
 pub struct ServeProcess {
     process: Process,
-    start_page: String,
+    start_page: StartPage,
 }
+
+/// What a server prints first.
+#[derive(Debug)]
+pub struct StartPage(String);
 
 impl ServeProcess {
     /// The command `serve` of a program, on free ports.
@@ -34,40 +37,39 @@ impl ServeProcess {
         if let Err(output) = process.wait_for_line(LAST_LINE) {
             panic!("tidegate has ended: {output}");
         }
-        Self { start_page: process.output(), process }
-    }
-
-    /// The server of a process that may have just been started, once it listens.
-    pub fn from_process(process: Process) -> Result<Self, Process> {
-        match process.find_line(LAST_LINE) {
-            Some(_) => Ok(Self { start_page: process.output(), process }),
-            None => Err(process),
-        }
+        Self { start_page: StartPage(process.output()), process }
     }
 
     /// The check API.
     pub fn http(&self) -> SocketAddr {
-        self.address("check API")
+        self.start_page.address("check API")
     }
 
     /// The rate limit service for Envoy.
     pub fn grpc(&self) -> SocketAddr {
-        self.address("Envoy RLS")
+        self.start_page.address("Envoy RLS")
     }
 
     /// Metrics and administration.
     pub fn admin(&self) -> SocketAddr {
-        self.address("metrics")
+        self.start_page.address("metrics")
     }
 
-    /// The gateway, if there is one.
     pub fn gateway(&self) -> SocketAddr {
-        self.address("gateway")
+        self.start_page.address("gateway")
+    }
+}
+
+impl StartPage {
+    /// That of a process that may have just been started, once it listens.
+    pub fn find(process: &Process) -> Option<Self> {
+        process.find_line(LAST_LINE).map(|_| Self(process.output()))
     }
 
-    fn address(&self, name: &str) -> SocketAddr {
-        let line = self.start_page.lines().find(|line| line.starts_with(name));
-        line.and_then(parse_address).unwrap_or_else(|| panic!("no address of the {name}: {}", self.start_page))
+    /// Where it listens under this name.
+    pub fn address(&self, name: &str) -> SocketAddr {
+        let line = self.0.lines().find(|line| line.starts_with(name));
+        line.and_then(parse_address).unwrap_or_else(|| panic!("no address of the {name}: {}", self.0))
     }
 }
 

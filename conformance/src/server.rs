@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
+use redis::{Connection, FromRedisValue};
 use tempfile::TempDir;
 use tidegate::{Clock, SystemClock};
 use tidegate_redis::{RedisOptions, RedisStore};
@@ -15,19 +16,15 @@ use tidegate_redis::{RedisOptions, RedisStore};
 use crate::poll;
 use crate::process::{Process, program};
 
-/// Which program to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// `redis-server`
     Redis,
-    /// `valkey-server`
     Valkey,
 }
 
 /// Both kinds, for tests that must pass on each.
 pub const KINDS: [Kind; 2] = [Kind::Redis, Kind::Valkey];
 
-/// A running server.
 #[derive(Debug)]
 pub struct Server {
     /// Ends before its directory is removed.
@@ -46,7 +43,6 @@ pub struct Server {
 type Preparation = fn(&mut Command, &Path);
 
 impl Kind {
-    /// The name of the program.
     pub const fn program(self) -> &'static str {
         match self {
             Self::Redis => "redis-server",
@@ -61,7 +57,6 @@ impl Server {
         Self::start_with(kind, &[])
     }
 
-    /// Starts a server with further arguments.
     pub fn start_with(kind: Kind, arguments: &[&str]) -> Self {
         Self::start_prepared(kind, arguments, |_, _| {})
     }
@@ -80,8 +75,7 @@ impl Server {
     pub fn start_alone_in_cluster(kind: Kind) -> Self {
         let mut server = Self::start_in_cluster(kind);
         server.alone_in_cluster = true;
-        let mut connection = server.connection();
-        let _: () = redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).query(&mut connection).unwrap();
+        server.command::<()>("CLUSTER ADDSLOTSRANGE 0 16383");
         server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
         server
     }
@@ -94,56 +88,46 @@ impl Server {
         Self::start_with(kind, &[&mode[..], &quick[..]].concat())
     }
 
-    /// Starts a sentinel with these settings.
     pub fn start_sentinel(kind: Kind, settings: &[String]) -> Self {
-        let start = || {
-            let (directory, port) = (new_directory(), free_port());
+        let arguments = |directory: &Path, port: u16| {
             let lines = format!("port {port}\nbind 127.0.0.1\n{}\n", settings.join("\n"));
-            std::fs::write(directory.path().join("sentinel.conf"), lines).unwrap();
-            let arguments = ["sentinel.conf", "--sentinel"].map(str::to_owned).to_vec();
-            Self::try_start(kind, directory, port, arguments, |_, _| {})
+            std::fs::write(directory.join("sentinel.conf"), lines).unwrap();
+            ["sentinel.conf", "--sentinel"].map(str::to_owned).to_vec()
         };
-        (0..20).find_map(|_| start()).expect("a sentinel starts within twenty attempts")
+        Self::start_on_free_port(kind, arguments, |_, _| {})
     }
 
     fn start_prepared(kind: Kind, arguments: &[&str], prepare: Preparation) -> Self {
-        let start = || {
-            let (directory, port) = (new_directory(), free_port());
-            let port_text = port.to_string();
+        let arguments = |_: &Path, port: u16| {
+            let port = port.to_string();
             let standard =
-                ["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--maxmemory", "1gb"];
-            let all = standard.iter().chain(arguments).map(|argument| (*argument).to_owned());
-            Self::try_start(kind, directory, port, all.collect(), prepare)
+                ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--maxmemory", "1gb"];
+            standard.iter().chain(arguments).map(|argument| (*argument).to_owned()).collect()
         };
-        // Another process may take the port before the server binds it: then try another.
-        (0..20).find_map(|_| start()).expect("a server starts within twenty attempts")
+        Self::start_on_free_port(kind, arguments, prepare)
     }
 
-    fn try_start(
-        kind: Kind,
-        directory: TempDir,
-        port: u16,
-        arguments: Vec<String>,
-        prepare: Preparation,
-    ) -> Option<Self> {
-        let password = arguments.iter().position(|argument| *argument == "--requirepass");
-        let password = password.and_then(|at| arguments.get(at + 1)).cloned();
-        let process = run(kind, directory.path(), &arguments, prepare);
-        let mut server = Self { process, kind, arguments, prepare, port, directory, password, alone_in_cluster: false };
-        server.wait_until_up().then_some(server)
+    /// Starts a server whose arguments depend on its directory and port.
+    fn start_on_free_port(kind: Kind, arguments: impl Fn(&Path, u16) -> Vec<String>, prepare: Preparation) -> Self {
+        let start = || {
+            let (directory, port) = (new_directory(), free_port());
+            let arguments = arguments(directory.path(), port);
+            let password = arguments.iter().position(|argument| *argument == "--requirepass");
+            let password = password.and_then(|at| arguments.get(at + 1)).cloned();
+            let process = run(kind, directory.path(), &arguments, prepare);
+            let alone_in_cluster = false;
+            let mut server = Self { process, kind, arguments, prepare, port, directory, password, alone_in_cluster };
+            server.wait_until_up().then_some(server)
+        };
+        // Another process may take the port before the server binds it.
+        (0..20).find_map(|_| start()).expect("a server starts within twenty attempts")
     }
 
     /// Waits until it answers or exits.
     fn wait_until_up(&mut self) -> bool {
-        loop {
-            if self.process.has_ended() {
-                return false;
-            }
-            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
-                return self.is_at(&mut stream);
-            }
-            poll::pause();
-        }
+        let port = self.port;
+        let stream = self.process.wait_for(|_| TcpStream::connect(("127.0.0.1", port)).ok());
+        stream.is_some_and(|mut stream| self.is_at(&mut stream))
     }
 
     /// Whether this server answers there: a server of another test may have taken the port.
@@ -165,42 +149,42 @@ impl Server {
         false
     }
 
+    /// Sends a command, which must succeed: words that are separated by spaces.
+    pub fn command<T: FromRedisValue>(&self, words: &str) -> T {
+        send(&mut self.connection(), words)
+    }
+
+    /// The number after `field` in the lines of the reply to a command such as `INFO memory`; 0 if it is not there.
+    pub fn number(&self, command: &str, field: &str) -> u64 {
+        let reply: String = self.command(command);
+        let value = reply.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+        value.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default().parse().unwrap_or(0)
+    }
+
     /// Repeats `command` until its reply contains `text`.
     pub fn wait_for(&self, command: &str, argument: &str, text: &str) {
-        let mut connection = self.connection();
-        poll::wait_for(&format!("{command} {argument} never says {text}"), || {
-            let answer: String = redis::cmd(command).arg(argument).query(&mut connection).unwrap();
-            answer.contains(text)
-        });
+        let (mut connection, words) = (self.connection(), format!("{command} {argument}"));
+        let says = || send::<String>(&mut connection, &words).contains(text);
+        poll::wait_for(&format!("{words} never says {text}"), says);
     }
 
-    /// How often it has replied with this error.
     pub fn errors(&self, code: &str) -> u64 {
-        let stats: String = redis::cmd("INFO").arg("errorstats").query(&mut self.connection()).unwrap();
-        let found = stats.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
-        found.map_or(0, |count| count.trim().parse().unwrap())
+        self.number("INFO errorstats", &format!("errorstat_{code}:count="))
     }
 
-    /// How often it has run this command.
     pub fn calls(&self, command: &str) -> u64 {
-        let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).unwrap();
-        let found = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-        found.map_or(0, |counts| counts.split(',').next().unwrap().parse().unwrap())
+        self.number("INFO commandstats", &format!("cmdstat_{command}:calls="))
     }
 
-    /// Its cluster bus port.
     pub fn bus(&self) -> u16 {
-        let setting: (String, u16) =
-            redis::cmd("CONFIG").arg("GET").arg("cluster-port").query(&mut self.connection()).unwrap();
-        setting.1
+        let (_, port): (String, u16) = self.command("CONFIG GET cluster-port");
+        port
     }
 
-    /// Its port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The store URL.
     pub fn url(&self) -> String {
         if self.alone_in_cluster {
             return format!("redis+cluster://127.0.0.1:{}", self.port);
@@ -212,7 +196,7 @@ impl Server {
     pub fn plain_url(&self) -> String {
         match &self.password {
             Some(password) => format!("redis://:{password}@127.0.0.1:{}", self.port),
-            None => format!("redis://127.0.0.1:{}", self.port),
+            None => self.bare_url(),
         }
     }
 
@@ -221,34 +205,30 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Its process.
     pub const fn process(&self) -> &Process {
         &self.process
     }
 
-    /// Connects a store to it.
     pub async fn store(&self) -> RedisStore {
         self.store_with(RedisOptions::new()).await
     }
 
-    /// Connects a store to it, with these options.
     pub async fn store_with(&self, options: RedisOptions) -> RedisStore {
         RedisStore::connect_with(&self.url(), options).await.unwrap()
     }
 
     /// Opens a plain connection to it.
-    pub fn connection(&self) -> redis::Connection {
+    pub fn connection(&self) -> Connection {
         redis::Client::open(self.plain_url()).unwrap().get_connection().unwrap()
-    }
-
-    /// Kills it with SIGKILL.
-    pub fn kill(&mut self) {
-        self.process.kill();
     }
 }
 
 /// Faults
 impl Server {
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
     /// Restarts a killed server on the same port, with its files and further arguments.
     pub fn restart_with(&mut self, arguments: &[&str]) {
         self.kill();
@@ -268,7 +248,6 @@ impl Server {
         self.process.hang();
     }
 
-    /// Continues it after [`hang`](Self::hang).
     pub fn resume(&self) {
         self.process.resume();
     }
@@ -278,10 +257,10 @@ impl Server {
         let clock = self.directory.path().join(CLOCK_FILE);
         assert!(clock.exists(), "the server was started with a controllable clock");
         std::fs::write(clock, format!("{seconds:+}\n")).unwrap();
-        let (mut connection, host) = (self.connection(), SystemClock::new());
+        let mut connection = self.connection();
         poll::wait_for("its clock does not move", || {
-            let (now, _): (i64, i64) = redis::cmd("TIME").query(&mut connection).unwrap();
-            let real = i64::try_from(host.now().as_micros() / 1_000_000).unwrap();
+            let (now, _): (i64, i64) = send(&mut connection, "TIME");
+            let real = i64::try_from(SystemClock::new().now().as_micros() / 1_000_000).unwrap();
             (now - real - seconds).abs() < 60
         });
     }
@@ -289,6 +268,11 @@ impl Server {
 
 /// The file from which libfaketime reads the clock offset.
 const CLOCK_FILE: &str = "clock";
+
+fn send<T: FromRedisValue>(connection: &mut Connection, words: &str) -> T {
+    let reply = redis::Cmd::new().arg(words.split(' ').collect::<Vec<_>>()).query(connection);
+    reply.unwrap_or_else(|error| panic!("{words}: {error}"))
+}
 
 fn run(kind: Kind, directory: &Path, arguments: &[String], prepare: Preparation) -> Process {
     let mut command = Command::new(program(kind.program()));

@@ -17,9 +17,8 @@ use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
 
-use crate::poll::pause_task;
+use crate::poll::Polling;
 use crate::server::{Kind, Server};
 
 /// Where every clock starts: a midnight in September 2026, so that windows of a day and shorter begin there.
@@ -31,7 +30,6 @@ pub const MAX_WAIT: Duration = Duration::from_secs(60);
 /// A store with its own clock, for one behaviour.
 #[derive(Debug)]
 pub struct StoreFixture {
-    /// The clock of the store.
     pub clock: ManualClock,
     /// The store; clones share their state.
     pub store: AnyStore,
@@ -104,29 +102,26 @@ pub async fn left<S: Store>(limiter: &Limiter<S>) -> u64 {
 /// Repeats `operation` until it succeeds. Every error until then must be transient. Other tasks, such as reconnecting ones, run in
 /// between.
 pub async fn retry_while_transient<T>(operation: impl AsyncFn() -> Result<T, StoreError>) -> T {
-    let answer = async {
-        loop {
-            match operation().await {
-                Ok(answer) => return answer,
-                Err(error) => assert!(error.is_transient(), "{error}"),
-            }
-            pause_task().await;
+    let mut polling = Polling::until("the store answers");
+    loop {
+        match operation().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(error.is_transient(), "{error}"),
         }
-    };
-    tokio::time::timeout(Duration::from_secs(120), answer).await.expect("an answer within two minutes")
+        polling.pause(String::new).await;
+    }
 }
 
 /// Connects a store to servers that are up, however long a busy machine takes for it.
 pub async fn connect_store(url: &str, options: &RedisOptions) -> RedisStore {
-    let connected = async {
-        loop {
-            match RedisStore::connect_with(url, options.clone()).await {
-                Ok(store) => return store,
-                Err(error) => assert!(error.is_transient(), "{error}"),
-            }
+    let mut polling = Polling::until("a server that is up accepts a connection");
+    loop {
+        match RedisStore::connect_with(url, options.clone()).await {
+            Ok(store) => return store,
+            Err(error) => assert!(error.is_transient(), "{error}"),
         }
-    };
-    timeout(MAX_WAIT, connected).await.expect("a connection to a server that is up")
+        polling.pause(String::new).await;
+    }
 }
 
 /// Starts a gateway in front of `upstream`, and returns where it listens.
@@ -170,25 +165,21 @@ pub async fn until(condition: impl Fn() -> bool) {
     wait_until("the condition never became true", condition, String::new).await;
 }
 
-/// Waits until `condition` holds, and panics with `problem` and `details` if that takes longer than [`MAX_WAIT`].
+/// Waits until `condition` holds, and panics with `problem` and `details` if it never does.
 pub async fn wait_until(problem: &str, condition: impl Fn() -> bool, details: impl Fn() -> String) {
-    let looking = async {
-        while !condition() {
-            pause_task().await;
-        }
-    };
-    assert!(timeout(MAX_WAIT, looking).await.is_ok(), "{problem}:\n{}", details());
+    let mut polling = Polling::until(problem);
+    while !condition() {
+        polling.pause(&details).await;
+    }
 }
 
 impl StoreFixture {
-    /// A fixture on the memory store.
     pub fn in_memory() -> Self {
         let clock = ManualClock::starting_at(START);
         let store = AnyStore::Memory(Arc::new(MemoryStore::new().with_clock(clock.clone())));
         Self { clock, store, server: None, limiters: AtomicU32::new(0) }
     }
 
-    /// A fixture on `server`.
     pub async fn on_server(server: Server) -> Self {
         let clock = ManualClock::starting_at(START);
         let store = AnyStore::Redis(server.store_with(long_timeout_options().with_clock(clock.clone())).await);
@@ -201,17 +192,14 @@ impl StoreFixture {
         self.limiter_of([Rule::new(format!("rule-{number}"), limit)])
     }
 
-    /// A limiter with these rules.
     pub fn limiter_of(&self, rules: impl IntoIterator<Item = Rule>) -> Limiter<AnyStore> {
         Limiter::new(RuleSet::new(rules).unwrap(), self.store.clone())
     }
 
-    /// The server, if there is one.
     pub fn server(&self) -> Option<&Server> {
         self.server.as_ref()
     }
 
-    /// The number of keys.
     pub fn keys(&self) -> usize {
         match (&self.store, &self.server) {
             (AnyStore::Memory(store), _) => store.keys(),

@@ -32,7 +32,6 @@ impl TestCa {
         Self { directory: directory.to_owned(), issuer: Issuer::new(params, key) }
     }
 
-    /// The file with its certificate.
     pub fn ca(&self) -> String {
         self.directory.join("ca.pem").to_str().unwrap().to_owned()
     }

@@ -1,14 +1,11 @@
 //! `Cluster` and `SentinelGroup`: several real servers on free ports, killed on drop.
 
-use redis::{Connection, FromRedisValue};
-
 use crate::poll;
 use crate::server::{Kind, Server};
 
 /// The name of the primary at its sentinels.
 pub const PRIMARY_NAME: &str = "limits";
 
-/// A cluster.
 #[derive(Debug)]
 pub struct Cluster {
     /// The primaries, then their replicas, if there are any.
@@ -19,11 +16,9 @@ pub struct Cluster {
 /// A primary, its replica, and three sentinels that watch them.
 #[derive(Debug)]
 pub struct SentinelGroup {
-    /// The primary.
     pub primary: Server,
     /// The replica, which a failover promotes.
     pub replica: Server,
-    /// The sentinels.
     pub sentinels: Vec<Server>,
 }
 
@@ -32,22 +27,14 @@ impl Cluster {
     pub fn start(kind: Kind, primaries: usize, with_replicas: bool) -> Self {
         let count = if with_replicas { 2 * primaries } else { primaries };
         let cluster = Self { servers: (0..count).map(|_| Server::start_in_cluster(kind)).collect(), primaries };
+        let (first, slot) = (&cluster.servers[0], |index: usize| 16_384 * index / primaries);
         for (index, server) in cluster.servers.iter().enumerate() {
-            let mut connection = server.connection();
             if index < primaries {
-                let slot = |index: usize| 16_384 * index / primaries;
-                cluster_command::<()>(
-                    &mut connection,
-                    &["ADDSLOTSRANGE", &slot(index).to_string(), &(slot(index + 1) - 1).to_string()],
-                );
+                server.command::<()>(&format!("CLUSTER ADDSLOTSRANGE {} {}", slot(index), slot(index + 1) - 1));
             }
-            cluster_command::<()>(&mut connection, &["SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+            server.command::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
             if index > 0 {
-                let first = &cluster.servers[0];
-                cluster_command::<()>(
-                    &mut connection,
-                    &["MEET", "127.0.0.1", &first.port().to_string(), &first.bus().to_string()],
-                );
+                server.command::<()>(&format!("CLUSTER MEET 127.0.0.1 {} {}", first.port(), first.bus()));
             }
         }
         for server in &cluster.servers {
@@ -72,8 +59,7 @@ impl Cluster {
 
     /// The URL, with the address of every server.
     pub fn url(&self) -> String {
-        let addresses: Vec<_> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
-        format!("redis+cluster://{}", addresses.join(","))
+        format!("redis+cluster://{}", addresses(&self.servers))
     }
 
     /// The index of the primary that owns `slot` at the start.
@@ -81,9 +67,8 @@ impl Cluster {
         (0..self.primaries).rev().find(|index| 16_384 * index / self.primaries <= usize::from(slot)).unwrap()
     }
 
-    /// The node id of a server.
     pub fn id(&self, index: usize) -> String {
-        cluster_command(&mut self.servers[index].connection(), &["MYID"])
+        self.servers[index].command("CLUSTER MYID")
     }
 }
 
@@ -91,22 +76,16 @@ impl Cluster {
 impl Cluster {
     /// Starts to move `slot`: the source redirects (ASK) keys that it does not have.
     pub fn start_slot_move(&self, slot: u16, source: usize, target: usize) {
-        let slot = slot.to_string();
-        cluster_command::<()>(
-            &mut self.servers[target].connection(),
-            &["SETSLOT", &slot, "IMPORTING", &self.id(source)],
-        );
-        cluster_command::<()>(
-            &mut self.servers[source].connection(),
-            &["SETSLOT", &slot, "MIGRATING", &self.id(target)],
-        );
+        let import = format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.id(source));
+        self.servers[target].command::<()>(&import);
+        let export = format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.id(target));
+        self.servers[source].command::<()>(&export);
     }
 
     /// Migrates all remaining keys.
     pub fn move_keys(&self, slot: u16, source: usize, target: usize) {
-        let mut connection = self.servers[source].connection();
         loop {
-            let names: Vec<Vec<u8>> = cluster_command(&mut connection, &["GETKEYSINSLOT", &slot.to_string(), "100"]);
+            let names: Vec<Vec<u8>> = self.servers[source].command(&format!("CLUSTER GETKEYSINSLOT {slot} 100"));
             if names.is_empty() {
                 return;
             }
@@ -114,7 +93,6 @@ impl Cluster {
         }
     }
 
-    /// Migrates these keys.
     pub fn migrate(&self, source: usize, target: usize, names: &[Vec<u8>]) {
         let port = self.servers[target].port();
         let mut migrate = redis::cmd("MIGRATE");
@@ -124,26 +102,16 @@ impl Cluster {
 
     /// Assigns the slot to the target at every server.
     pub fn finish_slot_move(&self, slot: u16, target: usize) {
-        let (slot, owner) = (slot.to_string(), self.id(target));
+        let assign = format!("CLUSTER SETSLOT {slot} NODE {}", self.id(target));
         let others = (0..self.primaries).filter(|index| *index != target);
         for index in [target].into_iter().chain(others) {
-            cluster_command::<()>(&mut self.servers[index].connection(), &["SETSLOT", &slot, "NODE", &owner]);
+            self.servers[index].command::<()>(&assign);
         }
         // Until all servers have this epoch, another change could get the same one and conflict with it.
-        let epoch = self.info(target, "cluster_my_epoch");
-        let agree = || (0..self.primaries).all(|index| self.info(index, "cluster_current_epoch") == epoch);
+        let number = |index: usize, field: &str| self.servers[index].number("CLUSTER INFO", field);
+        let epoch = number(target, "cluster_my_epoch:");
+        let agree = || (0..self.primaries).all(|index| number(index, "cluster_current_epoch:") == epoch);
         poll::wait_for("the servers do not agree", agree);
-    }
-
-    fn info(&self, index: usize, field: &str) -> u64 {
-        let info: String = cluster_command(&mut self.servers[index].connection(), &["INFO"]);
-        let found = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        found.unwrap().trim().parse().unwrap()
-    }
-
-    /// How often a server has replied with this error.
-    pub fn errors(&self, index: usize, code: &str) -> u64 {
-        self.servers[index].errors(code)
     }
 }
 
@@ -173,12 +141,11 @@ impl SentinelGroup {
 
     /// The URL, with the address of every sentinel.
     pub fn url(&self) -> String {
-        let addresses: Vec<_> = self.sentinels.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
-        format!("redis+sentinel://{}/{PRIMARY_NAME}", addresses.join(","))
+        format!("redis+sentinel://{}/{PRIMARY_NAME}", addresses(&self.sentinels))
     }
 }
 
-/// Sends `CLUSTER` with these arguments.
-pub fn cluster_command<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
-    redis::cmd("CLUSTER").arg(words).query(connection).unwrap_or_else(|error| panic!("CLUSTER {words:?}: {error}"))
+fn addresses(servers: &[Server]) -> String {
+    let addresses: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+    addresses.join(",")
 }

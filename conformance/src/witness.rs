@@ -3,8 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -26,22 +25,21 @@ const ACCURACY: Duration = Duration::from_millis(3);
 /// Sends `PING` to a server every two milliseconds, on a thread of its own, until it is dropped.
 #[derive(Debug)]
 pub struct Witness {
-    record: Arc<WitnessRecord>,
+    record: Arc<Mutex<WitnessRecord>>,
     thread: Option<Runtime>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct WitnessRecord {
-    slowest_micros: AtomicU64,
-    /// Answers so far.
-    answers: AtomicU64,
-    has_ended: AtomicBool,
+    slowest: Duration,
+    answers: u64,
+    has_ended: bool,
 }
 
 impl Witness {
     /// Watches the server, or the proxy, on local port `port`. Returns once it has answered.
     pub async fn start(port: u16) -> Self {
-        let (thread, record) = (own_thread("witness"), Arc::new(WitnessRecord::default()));
+        let (thread, record) = (own_thread("witness"), Arc::<Mutex<WitnessRecord>>::default());
         let recording = Arc::clone(&record);
         let connected = thread.spawn(async move {
             let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
@@ -53,7 +51,7 @@ impl Witness {
         let stream = connected.await.unwrap().expect("a store that answers");
         thread.spawn(async move {
             let _ = watch(stream, &recording).await;
-            recording.has_ended.store(true, Ordering::SeqCst);
+            recording.lock().unwrap().has_ended = true;
         });
         Self { record, thread: Some(thread) }
     }
@@ -69,16 +67,16 @@ impl Witness {
 
     /// The slowest answer so far, or the longest time for which this thread did not run.
     pub fn slowest_answer(&self) -> Duration {
-        Duration::from_micros(self.record.slowest_micros.load(Ordering::SeqCst))
+        self.record.lock().unwrap().slowest
     }
 
     /// Whether every answer until now surely came within `timeout`. A broken connection is no answer.
     pub async fn saw_answers_within(&self, timeout: Duration) -> bool {
-        let is_slow = || self.slowest_answer() + ACCURACY >= timeout || self.record.has_ended.load(Ordering::SeqCst);
-        let answers = || self.record.answers.load(Ordering::SeqCst);
+        let record = || *self.record.lock().unwrap();
+        let is_slow = || record().slowest + ACCURACY >= timeout || record().has_ended;
         // What is slow just now shows in one of the next two answers.
-        let enough = answers() + 2;
-        wait_until("the server does not answer", || is_slow() || answers() >= enough, String::new).await;
+        let enough = record().answers + 2;
+        wait_until("the server does not answer", || is_slow() || record().answers >= enough, String::new).await;
         !is_slow()
     }
 
@@ -99,9 +97,10 @@ impl Drop for Witness {
     }
 }
 
-async fn watch(mut stream: TcpStream, recording: &WitnessRecord) -> io::Result<()> {
+async fn watch(mut stream: TcpStream, recording: &Mutex<WitnessRecord>) -> io::Result<()> {
     let record = |since: Instant| {
-        recording.slowest_micros.fetch_max(since.elapsed().as_micros() as u64, Ordering::SeqCst);
+        let mut record = recording.lock().unwrap();
+        record.slowest = record.slowest.max(since.elapsed());
     };
     let (mut unanswered, mut received, mut buffer) = (VecDeque::new(), 0, [0; 4096]);
     let mut pace = interval(PING_INTERVAL);
@@ -124,7 +123,7 @@ async fn watch(mut stream: TcpStream, recording: &WitnessRecord) -> io::Result<(
                 while received >= PONG_BYTES {
                     received -= PONG_BYTES;
                     unanswered.pop_front().into_iter().for_each(record);
-                    recording.answers.fetch_add(1, Ordering::SeqCst);
+                    recording.lock().unwrap().answers += 1;
                 }
             }
         }

@@ -6,7 +6,8 @@ mod beside_holds;
 
 use std::collections::BTreeMap;
 
-use conformance::batch_history::{Anonymous, BatchHistory, BatchStores, batch_histories};
+use conformance::anonymous::own_key_bounds;
+use conformance::batch_history::{BatchHistory, batch_histories};
 use conformance::dose;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{key_name, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind};
@@ -21,19 +22,19 @@ const DEFAULT_DECISIONS: u64 = 8_000;
 
 #[test]
 fn batches_in_redis_agree_with_single_plans_and_the_model() {
-    batches_agree(Kind::Redis, Anonymous::Nobody);
+    batches_agree(Kind::Redis, None);
 }
 
 #[test]
 fn batches_in_valkey_agree_with_single_plans_and_the_model() {
-    batches_agree(Kind::Valkey, Anonymous::Nobody);
+    batches_agree(Kind::Valkey, None);
 }
 
 /// The keys of anonymous subjects are also counted alike: the second of two plans that share a new key extends it.
 #[test]
 fn batches_of_anonymous_subjects_agree_with_single_plans_and_the_model() {
     for kind in KINDS {
-        batches_agree(kind, Anonymous::WithMaxTtl);
+        batches_agree(kind, Some(own_key_bounds()));
     }
 }
 
@@ -233,10 +234,9 @@ async fn an_unreadable_value_fails_only_the_plans_that_enforce_it() {
 
 // === Helpers ===
 
-fn batches_agree(kind: Kind, anonymous: Anonymous) {
+fn batches_agree(kind: Kind, anonymous: Option<AnonymousBounds>) {
     let (server, runtime, clock) = (Server::start(kind), runtime(), ManualClock::default());
-    let [batch, single] = runtime.block_on(two_stores(&server, &clock));
-    let stores = BatchStores { batch, single };
+    let stores = runtime.block_on(two_stores(&server, &clock));
     let agree = |history: BatchHistory| runtime.block_on(history.agree(&clock, &stores, anonymous));
     let decisions = dose::run(DEFAULT_DECISIONS, &batch_histories(), BatchHistory::decisions, agree);
     println!("{kind:?} {anonymous:?}: {decisions} decisions");

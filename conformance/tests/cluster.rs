@@ -83,15 +83,15 @@ async fn move_under_load(kind: Kind, limits: &[Limit]) {
                 }
             });
         }
-        let before = (cluster.errors(source, "ASK"), cluster.errors(source, "MOVED"));
+        let before = (cluster.servers[source].errors("ASK"), cluster.servers[source].errors("MOVED"));
         cluster.start_slot_move(slot, source, target);
         assert_eq!(count_allowed_of(&limiter, "ann", 1, 1).await, 1, "{limit:?}");
         cluster.move_keys(slot, source, target);
         assert_eq!(count_allowed_of(&limiter, "ann", 1, 1).await, 1, "{limit:?}");
-        assert!(cluster.errors(source, "ASK") > before.0, "{limit:?}: nobody met ASK");
+        assert!(cluster.servers[source].errors("ASK") > before.0, "{limit:?}: nobody met ASK");
         cluster.finish_slot_move(slot, target);
         assert_eq!(count_allowed_of(&limiter, "ann", 1, 1).await, 1, "{limit:?}");
-        assert!(cluster.errors(source, "MOVED") > before.1, "{limit:?}: nobody met MOVED");
+        assert!(cluster.servers[source].errors("MOVED") > before.1, "{limit:?}: nobody met MOVED");
         stop.store(true, Ordering::Relaxed);
         running.join_all().await;
         let rest = limiter.take_up_to(&request_of("ann"), AMOUNT).await.unwrap().granted();
@@ -123,7 +123,7 @@ async fn a_plan_of_several_keys_is_decided_while_its_slot_moves() {
     // Half of ann's keys have moved; bob has no keys yet.
     let names: Vec<_> = limiter.plan(&request_of("ann")).checks().iter().map(|check| key_name(check.key())).collect();
     cluster.migrate(source, target, &names[..2]);
-    let before = cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN");
+    let before = cluster.servers[source].errors("TRYAGAIN") + cluster.servers[target].errors("TRYAGAIN");
     for user in ["ann", "bob"] {
         let spent = if user == "ann" { 4 } else { 0 };
         assert_eq!(count_allowed_of(&limiter, user, 5, 2).await, 2, "{user}");
@@ -136,7 +136,7 @@ async fn a_plan_of_several_keys_is_decided_while_its_slot_moves() {
         assert_eq!(count_allowed_of(&limiter, user, 20, 1).await, 0, "{user}");
         assert_eq!(remaining(&limiter, user).await, [12 - spent; 5], "{user}: a denial takes nothing");
     }
-    assert!(cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN") > before);
+    assert!(cluster.servers[source].errors("TRYAGAIN") + cluster.servers[target].errors("TRYAGAIN") > before);
     let plans: Vec<_> = (0..3).map(|_| limiter.plan(&request_of("bob"))).collect();
     for verdict in decide_all(limiter.store(), &plans).await {
         assert_eq!(verdict.unwrap().granted(), 1);

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use conformance::anonymous::{AnonymousCase, AnonymousStore, IgnoreFreeChecks};
+use conformance::anonymous::{AnonymousCase, AnonymousStore};
 use conformance::dose;
 use conformance::history::{self, ALGORITHMS, BackwardTime, History};
 use conformance::model::ModelStore;
@@ -86,9 +86,9 @@ fn anonymous_subjects_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
             |clock| {
                 let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
                 let anonymous_plan = all.get_or_init(|| Arc::new(AnonymousStore::new(store, case)));
-                let rust = PureStore::new(clock.clone());
+                let rust = PureStore::new(clock.clone()).with_blank_free_checks();
                 let rust = if case == AnonymousCase::OverCap { rust.without_debt() } else { rust };
-                (IgnoreFreeChecks(Arc::clone(anonymous_plan)), IgnoreFreeChecks(rust))
+                (Arc::clone(anonymous_plan), rust)
             },
         );
         let counts = all.get().unwrap().overflowed();
@@ -256,7 +256,7 @@ fn run_steps(
 ) -> u64 {
     let runtime = runtime();
     let agree = |history: History| runtime.block_on(history.agree(clock, one, other, backwards));
-    dose::run(steps, histories, |history| history.len() as u64, agree)
+    dose::run(steps, histories, History::length, agree)
 }
 
 #[allow(clippy::disallowed_methods, reason = "the kind of limit comes from the environment")]

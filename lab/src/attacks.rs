@@ -13,10 +13,7 @@ mod target;
 use std::sync::Arc;
 
 use self::assault::Assault;
-pub use self::assault::AttackerCounts;
-pub use self::attack::{ATTACKS, Attack, Door, StoreState};
-pub use self::bystander::BystanderCounts;
-use self::bystander::Bystanders;
+pub use self::attack::{ATTACKS, Attack, StoreState};
 pub use self::outcome::AttackOutcome;
 pub use self::page::{figures, promises, row_start};
 pub use self::scale::{Scale, TIMEOUT};
@@ -27,29 +24,30 @@ use conformance::witness::Witness;
 
 /// Carries out `attack` on a store of this kind in `state`, with bystanders beside it.
 pub async fn run(attack: Attack, state: StoreState, kind: Kind, scale: Scale) -> AttackOutcome {
-    let (target, limit) = (Arc::new(Target::start(attack, kind, &scale).await), scale.limit(attack));
+    let target = Arc::new(Target::start(attack, kind).await);
     let witness = Witness::start(target.proxy.port()).await;
     let mut assault = Assault::prepare(attack, &target, &scale).await;
     target.enter(state).await;
-    let bystanders = Bystanders::start(&target, limit, &scale);
+    let bystanders = bystander::start(&target, &scale);
     assault.launch(state).await;
-    bystanders.continue_for(scale.bystander_requests).await;
+    let enough = bystanders.counts().0.total() + scale.bystander_requests;
+    bystanders.until("bystanders get no answers", |(answers, _)| answers.total() >= enough).await;
     target.recover().await;
-    let bystander = bystanders.stop().await;
-    let (breaker_openings, overloads) = (target.breaker_openings(), target.overloads());
+    let (bystander, mut latencies) = bystanders.stop().await;
     let attacker = assault.finish();
-    let within_timeout = state.answers() && witness.saw_answers_within(TIMEOUT).await;
-    let slowest_answer = state.answers().then(|| witness.slowest_answer());
+    let answers = state != StoreState::Silent;
     AttackOutcome {
         attack,
         state,
-        limit,
         connections: scale.connections as u64,
-        attacker,
+        sent: attacker.answers.total() + attacker.unanswered,
+        attacker: attacker.answers,
+        passed: attacker.passed,
         bystander,
-        breaker_openings,
-        overloads,
-        slowest_answer,
-        within_timeout,
+        latencies: [0.5, 0.99].map(|part| bystander::latency(&mut latencies, part)),
+        breaker_openings: target.server_states().map(|server| server.opened).sum(),
+        overloads: target.server_states().map(|server| server.overloaded).sum(),
+        within_timeout: answers && witness.saw_answers_within(TIMEOUT).await,
+        slowest_answer: answers.then(|| witness.slowest_answer()),
     }
 }

@@ -15,14 +15,16 @@ use tidegate::{Clock, OnFailure, SystemClock};
 use tokio::sync::Semaphore;
 
 use self::environment::FaultEnvironment;
-pub use self::fault::{Effect, FAULTS, Fault, POLICIES, StateLoss};
+use self::fault::Effect;
+pub use self::fault::{FAULTS, Fault, POLICIES};
 use self::lease_load::LeaseLoad;
-pub use self::lease_load::{LeaseCounts, LeaseOutcome};
-pub use self::load::{Counts, INSTANCES, Scale};
-use self::load::{Instance, Load, TIMEOUT, checks, options, request};
+pub use self::lease_load::LeaseOutcome;
+pub use self::load::Scale;
+use self::load::{Counts, INSTANCES, Instance, Load, TIMEOUT, checks, options, request};
 pub use self::outcome::FaultOutcome;
 pub use self::page::{figures, promises};
 pub use crate::page::FIGURES;
+use crate::suite::Answer;
 use conformance::server::Kind;
 use conformance::suite::long_timeout_options;
 use conformance::witness::Witness;
@@ -48,11 +50,11 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> (
     load.continue_for(scale.before).await;
     lease_load.continue_for(scale.before).await;
     let mark = load.counts();
-    let fine = mark.iter().flatten().all(|counts| counts.without_store() + counts.late == 0);
+    let fine = mark.iter().flatten().all(|counts| counts.without_store() + counts.answers.of(Answer::Missing) == 0);
     let name = fault.name();
     assert!(
         fine || !within_timeout().await,
-        "{name}: decisions were late or without the store before the fault:\n{load:?}"
+        "{name}: decisions were late or without the store before the fault:\n{mark:#?}"
     );
 
     let struck = clock.now();
@@ -62,7 +64,7 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> (
         // `local`, `share` and `static` must be seen to reach their bounds.
         Effect::Outage(_) => {
             let ends = matches!(policy, OnFailure::Local | OnFailure::Share | OnFailure::Static);
-            counts.without_store() >= scale.during && (!ends || counts.held > 0)
+            counts.without_store() >= scale.during && (!ends || counts.answers.of(Answer::Held) > 0)
         }
         Effect::SelfHealingOutage(_) => counts.without_store() > 0,
     };
@@ -86,9 +88,10 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> (
     for (place, policy) in POLICIES.into_iter().enumerate() {
         let rest = heir.now().take_up_to(&request(policy), environment.limit).await.unwrap();
         assert_eq!(rest.degraded(), None, "{name}");
-        let counts = counts[1..].iter().fold(counts[0][place].clone(), |sum, instance| sum.and(&instance[place]));
+        let mut sum = counts[0][place].clone();
+        counts[1..].iter().for_each(|instance| sum.add(&instance[place]));
         let (rest, limit) = (rest.granted(), environment.limit);
-        rows.push(FaultOutcome { fault, policy, scale, limit, counts, rest, recovery, sent_on, within_timeout });
+        rows.push(FaultOutcome { fault, policy, scale, limit, counts: sum, rest, recovery, sent_on, within_timeout });
     }
     (rows, leases)
 }

@@ -22,10 +22,13 @@ mod cli;
 pub mod faults;
 pub mod ledger_crashes;
 mod page;
+mod suite;
 mod suite_commands;
 mod surge;
 pub mod table;
 mod traffic;
+
+pub use suite::{Answer, AnswerCounts};
 
 use std::ffi::OsString;
 

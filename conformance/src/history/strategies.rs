@@ -7,7 +7,7 @@ use tidegate::spi::algorithm::penalty::MAX_BLOCK;
 use tidegate::spi::{MAX_AMOUNT, PlanMode, Role};
 use tidegate::{Algorithm, Limit, Penalty, Period, Periods, Rate, Window};
 
-use super::{Cost, Ending, History, SlotUpdate, Step, TimeMove};
+use super::{Cost, History, SlotUpdate, Step, TimeMove};
 
 /// Histories of one check of this kind.
 pub fn single_check_histories(algorithm: Algorithm) -> BoxedStrategy<History> {
@@ -19,21 +19,17 @@ pub fn single_check_histories(algorithm: Algorithm) -> BoxedStrategy<History> {
 
 /// Histories of plans of one to four checks of any kind, role and mode.
 pub fn plan_histories() -> BoxedStrategy<History> {
-    let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
-    let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit);
-    (prop::collection::vec((kind, role()), 1..5), mode, prop::collection::vec(step(), 1..40))
+    (prop::collection::vec((any_limit(), role()), 1..5), mode(3), prop::collection::vec(step(), 1..40))
         .prop_map(|(limits, mode, steps)| History::new(limits, mode, steps))
         .boxed()
 }
 
 /// Histories of a rule of one or two limits with a penalty, and sometimes of another rule beside it.
 pub fn penalty_histories() -> BoxedStrategy<History> {
-    let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
-    let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit).boxed();
-    let own = prop::collection::vec(kind.clone(), 1..3);
-    let other = prop::option::of((kind, role()));
+    let own = prop::collection::vec(any_limit(), 1..3);
+    let other = prop::option::of((any_limit(), role()));
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
-    (own, role, penalty(), other, mode, prop::collection::vec(step(), 1..60))
+    (own, role, penalty(), other, mode(3), prop::collection::vec(step(), 1..60))
         .prop_map(|(own, role, penalty, other, mode, steps)| {
             let mut limits: Vec<_> = own.into_iter().chain([penalty]).map(|limit| (limit, role)).collect();
             let mut rules = vec![0; limits.len()];
@@ -41,7 +37,7 @@ pub fn penalty_histories() -> BoxedStrategy<History> {
                 rules.push(limits.len());
                 limits.push(other);
             }
-            History { limits, rules, mode, reservation_ttl: 1, usage: 0, changes: Vec::new(), steps }
+            History { rules, ..History::new(limits, mode, steps) }
         })
         .boxed()
 }
@@ -52,10 +48,9 @@ pub fn reservation_histories() -> BoxedStrategy<History> {
         ALGORITHMS.into_iter().filter(|kind| !matches!(kind, Algorithm::LeakyBucket | Algorithm::Concurrency));
     let single = prop::sample::select(holding.collect::<Vec<_>>()).prop_flat_map(limit);
     let single = single.prop_map(|limit| vec![(limit, Role::Enforced)]);
-    let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit);
-    let several = prop::collection::vec((kind, role()), 1..4);
-    let mode = prop_oneof![5 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
-    (prop_oneof![single, several], mode, span(), any::<u8>(), prop::collection::vec(reservation_step(), 1..60))
+    let several = prop::collection::vec((any_limit(), role()), 1..4);
+    let steps = prop::collection::vec(reservation_step(), 1..60);
+    (prop_oneof![single, several], mode(5), span(), any::<u8>(), steps)
         .prop_map(|(limits, mode, ttl, usage, steps)| History {
             usage,
             reservation_ttl: ttl.as_micros() as u64,
@@ -66,22 +61,29 @@ pub fn reservation_histories() -> BoxedStrategy<History> {
 
 /// Histories of a quota whose amount, time zone and anchor change, with reservations among other requests.
 pub fn changing_quota_histories() -> BoxedStrategy<History> {
-    let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
     let plain = prop_oneof![1 => any::<usize>().prop_map(Step::Change), 4 => step()];
     let with_holds = prop_oneof![1 => any::<usize>().prop_map(Step::Change), 4 => reservation_step()];
     let steps = prop_oneof![prop::collection::vec(plain, 1..60), prop::collection::vec(with_holds, 1..60)];
-    (limit(Algorithm::Quota), mode, span(), prop::collection::vec(any::<u64>(), 1..4), steps)
-        .prop_map(|(quota, mode, ttl, changes, steps)| History {
-            reservation_ttl: ttl.as_micros() as u64,
-            changes,
-            ..History::new(vec![(quota, Role::Enforced)], mode, steps)
+    (limit(Algorithm::Quota), mode(3), span(), prop::collection::vec(any::<u64>(), 1..4), steps)
+        .prop_map(|(quota, mode, ttl, changes, steps)| {
+            let reservation_ttl = ttl.as_micros() as u64;
+            History { reservation_ttl, changes, ..History::new(vec![(quota, Role::Enforced)], mode, steps) }
         })
         .boxed()
 }
 
+/// So many histories, beside one other, in which a plan consumes from all of its checks or from none.
+pub(crate) fn mode(all_or_nothing: u32) -> impl Strategy<Value = PlanMode> {
+    prop_oneof![all_or_nothing => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)]
+}
+
+pub(crate) fn any_limit() -> BoxedStrategy<Limit> {
+    prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit).boxed()
+}
+
 fn reservation_step() -> impl Strategy<Value = Step> {
     let key = prop_oneof![1 => Just(None), 3 => (0..4u8).prop_map(Some)];
-    let ending = prop_oneof![3 => cost().prop_map(Ending::Commit), 1 => Just(Ending::Release)];
+    let ending = prop_oneof![3 => cost().prop_map(Some), 1 => Just(None)];
     prop_oneof![
         3 => step(),
         4 => (cost(), key, any::<bool>()).prop_map(|(cost, key, usage_only)| Step::Reserve(cost, key, usage_only)),
@@ -129,7 +131,6 @@ const CALENDAR_BOUNDARIES: [u64; 12] = [
     4_481_049_600, // 2112-01-01
 ];
 
-/// Every kind of limit.
 pub const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
@@ -140,7 +141,7 @@ pub const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::Quota,
 ];
 
-pub(crate) fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
+fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
     match algorithm {
         Algorithm::TokenBucket => {
             (amount(MAX_AMOUNT), rate()).prop_filter_map("span", |(c, r)| Limit::token_bucket(c, r).ok()).boxed()
@@ -209,7 +210,7 @@ fn calendar_window() -> impl Strategy<Value = Limit> {
     (amount(MAX_AMOUNT), window).prop_map(|(limit, window)| Limit::fixed_window(limit, window).unwrap())
 }
 
-pub(crate) fn amount(max: u64) -> impl Strategy<Value = u64> {
+fn amount(max: u64) -> impl Strategy<Value = u64> {
     prop_oneof![1 => 0..2u64, 4 => 1..6u64, 3 => 1..200u64, 1 => 1..=max.min(20_000_000), 1 => max - 3..=max]
 }
 
@@ -224,7 +225,6 @@ fn span() -> impl Strategy<Value = Duration> {
         .prop_map(Duration::from_micros)
 }
 
-/// How time moves between two steps.
 pub(crate) fn time_move() -> impl Strategy<Value = TimeMove> {
     let little = -2..=2i64;
     let forward = prop_oneof![0..2000i64, -3..0i64, 0..5_000_000i64];
@@ -244,12 +244,10 @@ pub(crate) fn cost() -> impl Strategy<Value = Cost> {
     prop_oneof![5 => units.prop_map(Cost::Units), 1 => (-2..=2i64).prop_map(Cost::Amount)]
 }
 
-/// The longest delay that a request accepts, in microseconds.
 pub(crate) fn max_delay() -> impl Strategy<Value = Option<u64>> {
     prop_oneof![4 => Just(None), 1 => (0..5_000_000u64).prop_map(Some)]
 }
 
-/// The role of a check.
 pub(crate) fn role() -> impl Strategy<Value = Role> {
     prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow), 1 => (0..2u8).prop_map(Role::AnyOf)]
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tidegate::{Limit, Timestamp};
 
-/// How time moves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TimeMove {
     Micros(i64),
@@ -22,25 +21,20 @@ pub(crate) enum TimeMove {
 
 impl TimeMove {
     pub(crate) fn from(self, now: u64, limit: &Limit, last_retry: Option<Duration>) -> u64 {
-        if let Self::Boundary(seconds, more) = self {
-            return (seconds * 1_000_000).saturating_add_signed(more);
-        }
-        if let (Self::Period(periods, more), Limit::Quota(quota)) = (self, limit) {
-            let index = quota.periods().bounds_at(Timestamp::from_micros(now)).index;
-            return quota.periods().start_of(index.saturating_add_signed(periods)).saturating_add_signed(more);
-        }
-        let micros = |span: Duration| span.as_micros() as i64;
-        let by = match self {
-            Self::Micros(by) => by,
-            Self::Spans(eighths) => {
-                (i128::from(span_of(limit)) * i128::from(eighths) / 8).clamp(-1 << 52, 1 << 52) as i64
+        let spans = |numerator: i64, denominator: i128| {
+            (i128::from(span_of(limit)) * i128::from(numerator) / denominator).clamp(-1 << 52, 1 << 52) as i64
+        };
+        let by = match (self, limit) {
+            (Self::Boundary(seconds, more), _) => return (seconds * 1_000_000).saturating_add_signed(more),
+            (Self::Period(number, more), Limit::Quota(quota)) => {
+                let index = quota.periods().bounds_at(Timestamp::from_micros(now)).index;
+                return quota.periods().start_of(index.saturating_add_signed(number)).saturating_add_signed(more);
             }
-            Self::Margin(more, back) => (2_000_000 + more) * if back { -1 } else { 1 },
-            Self::Retry(more) => last_retry.map_or(0, micros) + more,
-            Self::Period(periods, more) => {
-                (i128::from(span_of(limit)) * i128::from(periods)).clamp(-1 << 52, 1 << 52) as i64 + more
-            }
-            Self::Boundary(..) => 0,
+            (Self::Micros(by), _) => by,
+            (Self::Spans(eighths), _) => spans(eighths, 8),
+            (Self::Period(number, more), _) => spans(number, 1) + more,
+            (Self::Margin(more, back), _) => (2_000_000 + more) * if back { -1 } else { 1 },
+            (Self::Retry(more), _) => last_retry.map_or(0, |retry| retry.as_micros() as i64) + more,
         };
         now.saturating_add_signed(by)
     }

@@ -4,7 +4,6 @@ use tidegate::spi::algorithm::holds::{HoldEnding, HoldStatus, HoldsSummary, MAX_
 
 use super::too_far_ahead;
 
-/// The holds, in the order in which they were made.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holds {
     ttl: u64,
@@ -29,7 +28,6 @@ impl Hold {
 /// An instant, and the start of the window of the limit at that instant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
-    /// Microseconds since the epoch.
     pub(super) now: u64,
     /// 0 for limits without windows of the clock.
     pub(super) window: u64,
@@ -88,7 +86,6 @@ impl Holds {
         self.window = moment.window;
     }
 
-    /// Makes a hold.
     pub(super) fn place(&mut self, moment: Moment, owner: u64, units: u64, ttl: u64) {
         let at = self.clock(moment);
         self.write(moment);
@@ -122,7 +119,6 @@ impl Holds {
         }
     }
 
-    /// The open holds.
     pub(super) fn summary(&self, now: u64) -> HoldsSummary {
         let moment = Moment { now, window: 0 };
         let open = || self.lasting(moment).filter(|hold| matches!(hold.status, HoldStatus::Open(_)));

@@ -7,7 +7,7 @@ use super::{ModelRequest, Place, too_far_ahead};
 /// The slots, in no particular order.
 #[derive(Clone, Debug)]
 pub struct Leases {
-    pub(super) limit: u64,
+    pub(super) amount: u64,
     lease: u64,
     slots: Vec<Slot>,
 }
@@ -23,7 +23,7 @@ struct Slot {
 
 impl Leases {
     pub(super) fn new(limit: &Concurrency) -> Self {
-        Self { limit: limit.max(), lease: limit.lease().as_micros() as u64, slots: Vec::new() }
+        Self { amount: limit.max(), lease: limit.lease().as_micros() as u64, slots: Vec::new() }
     }
 
     fn newest(&self) -> u64 {
@@ -45,7 +45,6 @@ impl Leases {
         self.slots.iter().filter(|slot| self.is_held(slot, now)).filter(is_other).map(|slot| slot.weight).sum()
     }
 
-    /// The weight that `owner` holds.
     fn held_by(&self, now: u64, owner: u64) -> u64 {
         self.held_by_others(now, 0) - self.held_by_others(now, owner)
     }
@@ -68,7 +67,7 @@ impl Leases {
 
     pub(super) fn fits(&self, request: ModelRequest) -> bool {
         let others = self.held_by_others(request.now, request.owner);
-        u128::from(others) + u128::from(request.cost) <= u128::from(self.limit)
+        u128::from(others) + u128::from(request.cost) <= u128::from(self.amount)
     }
 
     pub(super) fn spend(&mut self, now: u64, weight: u64, owner: u64) -> Place {
@@ -112,7 +111,7 @@ impl Leases {
             return is_retaken;
         }
         *self = settled;
-        if self.held_by_others(now, 0) > self.limit {
+        if self.held_by_others(now, 0) > self.amount {
             self.refund(now, weight, place);
             return false;
         }

@@ -33,7 +33,6 @@ impl Penalty {
         length as u64
     }
 
-    /// The end of the last strike's block.
     fn end(&self) -> Option<u64> {
         Some(self.strikes.last()? + self.block())
     }

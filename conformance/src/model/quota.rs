@@ -35,7 +35,6 @@ impl Quota {
         *self = Self { amount, hard, periods, ..*self };
     }
 
-    /// The index of the period that contains an instant.
     fn index_at(&self, now: u64) -> u64 {
         if now <= Timestamp::MAX.as_micros() {
             return self.periods.bounds_at(Timestamp::from_micros(now)).index;
@@ -105,7 +104,6 @@ impl Quota {
         rebase
     }
 
-    /// The first instant of the period of `now`.
     pub(super) fn start(&self, now: u64) -> u64 {
         self.periods.start_of(self.index_at(now))
     }

@@ -16,7 +16,7 @@ pub(crate) fn slot_from_server(server: &Server, limiter: &RedisLimiter, user: &s
 }
 
 pub(crate) fn redirections(cluster: &Cluster) -> u64 {
-    (0..cluster.servers.len()).map(|index| cluster.errors(index, "MOVED")).sum()
+    (0..cluster.servers.len()).map(|index| cluster.servers[index].errors("MOVED")).sum()
 }
 
 /// Waits until each replica has every key of its primary.

@@ -26,10 +26,10 @@ async fn a_plan_with_a_ledger_is_all_or_nothing_while_its_slot_moves() {
     let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
     cluster.start_slot_move(slot, source, target);
     cluster.migrate(source, target, &[name]);
-    let before = cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN");
+    let before = cluster.servers[source].errors("TRYAGAIN") + cluster.servers[target].errors("TRYAGAIN");
     let error = store.decide(&plan).await.unwrap_err();
     assert!(error.is_transient() && !error.is_possibly_applied(), "{error}");
-    assert!(cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN") > before);
+    assert!(cluster.servers[source].errors("TRYAGAIN") + cluster.servers[target].errors("TRYAGAIN") > before);
     cluster.move_keys(slot, source, target);
     assert_eq!(store.decide(&plan).await.unwrap().granted(), 1, "all keys are at the target");
     cluster.finish_slot_move(slot, target);

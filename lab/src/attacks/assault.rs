@@ -16,8 +16,9 @@ use tokio::time::{interval, timeout};
 
 use super::attack::{Attack, Door, StoreState};
 use super::scale::Scale;
-use super::stream_resets::send_and_reset;
-use super::target::{Answer, MIXED_ACTIONS, Target, check, request_text};
+use super::stream_resets::{STREAMS, send_and_reset};
+use super::target::{Client, MIXED_ACTIONS, Target, check, request_text};
+use crate::suite::{Answer, AnswerCounts};
 use conformance::suite::wait_until;
 
 /// The API key of the attacker. What passes with it, or with a key that begins with it, counts against the bound.
@@ -42,53 +43,42 @@ const MADE_UP_CONNECTIONS: usize = 50;
 /// Requests on each connection of a flood of addresses.
 const FLOOD_REQUESTS: usize = 50;
 
-/// What the attacker got.
-#[derive(Clone, Debug, Default)]
-pub struct AttackerCounts {
-    /// Requests.
-    pub asked: u64,
-    /// Requests that passed, with any API key.
-    pub allowed: u64,
-    /// Denied by a limit.
-    pub denied: u64,
-    /// Refused with 503, or not answered.
-    pub refused: u64,
+#[derive(Debug, Default)]
+pub(super) struct AttackerCounts {
+    pub(super) answers: AnswerCounts,
+    /// Requests whose answers nobody waited for.
+    pub(super) unanswered: u64,
     /// Requests that passed, for each limit that the attacker wants to exceed.
-    pub passed: BTreeMap<String, u64>,
+    pub(super) passed: BTreeMap<String, u64>,
 }
 
-/// An attack under way.
 pub(super) struct Assault {
     attack: Attack,
     target: Arc<Target>,
     scale: Scale,
-    pub(super) counts: AttackerCounts,
-    /// Tasks that continue until the end.
+    counts: AttackerCounts,
     background: JoinSet<()>,
 }
 
 impl AttackerCounts {
     fn record(&mut self, subject: &str, answer: Answer) {
-        self.asked += 1;
-        match answer {
-            Answer::Allowed => {
-                self.allowed += 1;
-                if !subject.starts_with(NOISE) {
-                    *self.passed.entry(subject.to_owned()).or_default() += 1;
-                }
-            }
-            Answer::Denied => self.denied += 1,
-            Answer::Refused => self.refused += 1,
+        self.answers.record(answer);
+        if answer == Answer::Allowed && !subject.starts_with(NOISE) {
+            *self.passed.entry(subject.to_owned()).or_default() += 1;
         }
     }
 
-    fn add(&mut self, other: Self) {
-        self.asked += other.asked;
-        self.allowed += other.allowed;
-        self.denied += other.denied;
-        self.refused += other.refused;
-        for (subject, passed) in other.passed {
-            *self.passed.entry(subject).or_default() += passed;
+    async fn send_requests(&mut self, client: &mut Client, keys: impl IntoIterator<Item = String>) {
+        for key in keys {
+            self.record(&key, client.send(&key).await);
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.answers.add(&other.answers);
+        self.unanswered += other.unanswered;
+        for (subject, passed) in &other.passed {
+            *self.passed.entry(subject.clone()).or_default() += passed;
         }
     }
 }
@@ -97,14 +87,9 @@ impl Assault {
     /// Prepares `attack` while the store is well: the attacker is known to it, and where the attack needs that, its limits are
     /// used up.
     pub(super) async fn prepare(attack: Attack, target: &Arc<Target>, scale: &Scale) -> Self {
-        let mut assault = Self {
-            attack,
-            target: Arc::clone(target),
-            scale: *scale,
-            counts: AttackerCounts::default(),
-            background: JoinSet::new(),
-        };
-        let limit = scale.limit(attack) as usize;
+        let (target, counts) = (Arc::clone(target), AttackerCounts::default());
+        let mut assault = Self { attack, target, scale: *scale, counts, background: JoinSet::new() };
+        let limit = attack.limit() as usize;
         match attack {
             Attack::MixedBurst => assault.burst(MIXED_ACTIONS.len()).await,
             Attack::ExhaustedClients => assault.flood(limit, |client, _| format!("{ATTACKER}-{client}")).await,
@@ -114,7 +99,6 @@ impl Assault {
         assault
     }
 
-    /// Carries it out.
     pub(super) async fn launch(&mut self, state: StoreState) {
         let Scale { requests, burst, .. } = self.scale;
         match self.attack {
@@ -133,7 +117,7 @@ impl Assault {
     /// What the attacker got. What passed a gateway is what its service received.
     pub(super) fn finish(mut self) -> AttackerCounts {
         self.background.abort_all();
-        if self.target.door == Door::Gateway {
+        if self.target.door() == Door::Gateway {
             self.counts.passed = self.target.reached(ATTACKER);
         }
         self.counts
@@ -142,12 +126,13 @@ impl Assault {
 
 /// Requests that are answered
 impl Assault {
-    /// Sends requests with one key, one after another.
     async fn send_requests(&mut self, key: &str, requests: usize) {
-        let mut client = self.target.client(0);
-        for _ in 0..requests {
-            self.counts.record(key, client.send(key).await);
-        }
+        let keys = std::iter::repeat_n(key.to_owned(), requests);
+        self.counts.send_requests(&mut self.target.client(0), keys).await;
+    }
+
+    async fn join(&mut self, running: JoinSet<AttackerCounts>) {
+        running.join_all().await.iter().for_each(|counts| self.counts.add(counts));
     }
 
     /// Opens many connections, and then sends `requests` on each, all connections at once. `key` has the number of the connection
@@ -160,14 +145,11 @@ impl Assault {
                 let mut counts = AttackerCounts::default();
                 client.connect().await;
                 all.wait().await;
-                for number in 0..requests {
-                    let key = key(connection, number);
-                    counts.record(&key, client.send(&key).await);
-                }
+                counts.send_requests(&mut client, (0..requests).map(|number| key(connection, number))).await;
                 counts
             });
         }
-        running.join_all().await.into_iter().for_each(|counts| self.counts.add(counts));
+        self.join(running).await;
     }
 
     /// Starts `checks` checks at the same moment, spread over the instances.
@@ -188,7 +170,7 @@ impl Assault {
                 counts
             });
         }
-        running.join_all().await.into_iter().for_each(|counts| self.counts.add(counts));
+        self.join(running).await;
     }
 
     /// Fills the store with new keys, and then sends requests with one that was used up before, and with one that is new.
@@ -203,13 +185,11 @@ impl Assault {
                 let mut client = self.target.client(index);
                 async move {
                     let mut counts = AttackerCounts::default();
-                    for key in keys {
-                        counts.record(key, client.send(key).await);
-                    }
+                    counts.send_requests(&mut client, keys.iter().cloned()).await;
                     counts
                 }
             });
-            join_all(clients).await.into_iter().for_each(|counts| self.counts.add(counts));
+            join_all(clients).await.iter().for_each(|counts| self.counts.add(counts));
         }
         self.send_requests(ATTACKER, REQUESTS_TO_FULL_STORE).await;
         self.send_requests(UNKNOWN_ATTACKER, REQUESTS_TO_FULL_STORE).await;
@@ -232,26 +212,24 @@ impl Assault {
             });
         }
         self.wait_patiently(running).await;
-        self.counts.asked += (self.target.instances.len() * bursts * DROPPED_CALLS) as u64;
+        self.counts.unanswered += (self.target.instances.len() * bursts * DROPPED_CALLS) as u64;
     }
 
     /// Sends requests on HTTP/2 streams and resets them after a while.
     async fn reset_streams(&mut self, state: StoreState) {
         let (rounds, mut running) = (self.scale.bursts, JoinSet::new());
-        let sent = Arc::new(AtomicUsize::new(0));
+        let gateway = self.target.instances[0].gateway;
         for connection in 0..RESET_CONNECTIONS {
-            let (gateway, sent) = (self.target.instances[0].gateway, Arc::clone(&sent));
             running.spawn(async move {
                 for round in 0..rounds {
                     let key = format!("{NOISE}-{connection}-{round}");
                     // The gateway may end a connection with many streams that are reset at once.
                     let _ = send_and_reset(gateway, &key, patience(state, round)).await;
-                    sent.fetch_add(super::stream_resets::STREAMS as usize, Ordering::Relaxed);
                 }
             });
         }
         self.wait_patiently(running).await;
-        self.counts.asked += sent.load(Ordering::Relaxed) as u64;
+        self.counts.unanswered += (RESET_CONNECTIONS * rounds) as u64 * u64::from(STREAMS);
     }
 
     /// Starts calls, polls each once, and keeps them until the end.
@@ -283,7 +261,7 @@ impl Assault {
             wait_until("no calls are started", || count.load(Ordering::SeqCst) >= most, String::new).await;
         });
         self.wait_patiently(starting).await;
-        self.counts.asked += held.load(Ordering::SeqCst) as u64;
+        self.counts.unanswered += held.load(Ordering::SeqCst) as u64;
     }
 
     /// Sends many requests on each connection and reads no response.
@@ -298,16 +276,16 @@ impl Assault {
                 }
             });
         }
-        self.counts.asked += (connections * requests) as u64;
+        self.counts.unanswered += (connections * requests) as u64;
     }
 
     /// Sends requests with the key of the attacker, and waits for each, until `running` has ended.
     async fn wait_patiently(&mut self, running: JoinSet<()>) {
         let (ended, mut client) = (Arc::new(AtomicBool::new(false)), self.target.client(0));
-        let (least, others_ended) = (PATIENT_LIMITS * self.scale.limit(self.attack), Arc::clone(&ended));
+        let (least, others_ended) = (PATIENT_LIMITS * self.attack.limit(), Arc::clone(&ended));
         let patient = async move {
             let (mut counts, mut pace) = (AttackerCounts::default(), interval(Duration::from_millis(1)));
-            while counts.asked < least || !others_ended.load(Ordering::SeqCst) {
+            while counts.answers.total() < least || !others_ended.load(Ordering::SeqCst) {
                 pace.tick().await;
                 counts.record(ATTACKER, client.send(ATTACKER).await);
             }
@@ -316,7 +294,7 @@ impl Assault {
         let patient = tokio::spawn(patient);
         running.join_all().await;
         ended.store(true, Ordering::SeqCst);
-        self.counts.add(patient.await.unwrap());
+        self.counts.add(&patient.await.unwrap());
     }
 }
 

@@ -2,27 +2,18 @@
 //! and `docs/attacks.md` shows it.
 
 /// What an attacker does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the table below describes them")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attack {
-    /// One subject on many connections.
     ConnectionFlood,
-    /// Many checks of one subject at the same moment.
     LibraryBurst,
-    /// The same, on limits of every kind and plans of several checks.
     MixedBurst,
-    /// Calls that are dropped before they are answered.
     HangUps,
-    /// HTTP/2 streams that are reset before they are answered.
     StreamResets,
-    /// Calls that are started and never continued.
     HeldFutures,
-    /// Made-up API keys that fill the store.
     MadeUpKeys,
-    /// Subjects that have used up their limits and continue.
     ExhaustedClients,
-    /// Many new addresses of one network.
     SubjectFlood,
-    /// Connections that read no response.
     SlowReads,
 }
 
@@ -42,10 +33,10 @@ pub const ATTACKS: [Attack; 10] = [
 
 /// Where an attacker enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// The gateway, over HTTP.
+pub(super) enum Door {
+    /// Over HTTP.
     Gateway,
-    /// The library, in the process of the application.
+    /// In the process of the application.
     Library,
 }
 
@@ -65,82 +56,78 @@ pub enum StoreState {
 /// The longest delay of a store that still answers within the default timeout of 25 ms, measured with the accuracy of a timer.
 const MAX_DELAY_MILLIS: u64 = 19;
 
-const STATES: [StoreState; 4] = [StoreState::Well, StoreState::Slow(8), StoreState::Silent, StoreState::Full];
-
 impl Attack {
     /// The name.
     pub const fn name(self) -> &'static str {
-        self.entry().0
+        self.row().0
     }
 
-    /// What the attacker does.
-    pub const fn description(self) -> &'static str {
-        self.entry().1
+    pub(super) const fn instances(self) -> usize {
+        if matches!(self, Self::MixedBurst | Self::HangUps | Self::HeldFutures) { 2 } else { 1 }
     }
 
-    /// Where the attacker enters.
-    pub const fn door(self) -> Door {
-        self.entry().2
-    }
-
-    /// The number of instances under attack.
-    pub const fn instances(self) -> usize {
+    /// The limit of each API key. It refills too slowly to matter.
+    pub(super) const fn limit(self) -> u64 {
         match self {
-            Self::MixedBurst | Self::HangUps | Self::HeldFutures => 2,
-            _ => 1,
+            Self::ConnectionFlood => 100,
+            Self::ExhaustedClients => 4,
+            Self::SubjectFlood => 2,
+            _ => 10,
         }
     }
 
     /// The states of the store in which it is run.
     pub fn states(self) -> Vec<StoreState> {
-        match self {
-            Self::HangUps => {
-                let slow = (1..=MAX_DELAY_MILLIS).map(StoreState::Slow);
-                [StoreState::Well].into_iter().chain(slow).chain([StoreState::Silent, StoreState::Full]).collect()
-            }
-            // The first one makes the store full. Without the store, an instance remembers a million subjects, more than the other creates.
-            Self::MadeUpKeys | Self::SubjectFlood => vec![StoreState::Well, StoreState::Slow(8)],
-            _ => STATES.to_vec(),
+        let slow = match self {
+            Self::HangUps => 1..=MAX_DELAY_MILLIS,
+            _ => 8..=8,
+        };
+        let mut states: Vec<_> = [StoreState::Well].into_iter().chain(slow.map(StoreState::Slow)).collect();
+        // The first one makes the store full. Without the store, an instance remembers a million subjects, more than the other creates.
+        if !matches!(self, Self::MadeUpKeys | Self::SubjectFlood) {
+            states.extend([StoreState::Silent, StoreState::Full]);
         }
+        states
     }
 
-    const fn entry(self) -> (&'static str, &'static str, Door) {
+    /// The name, where the attacker enters, and what the attacker does.
+    pub(super) const fn row(self) -> (&'static str, Door, &'static str) {
         use Door::{Gateway, Library};
         match self {
             Self::ConnectionFlood => {
-                ("connection flood", "one subject on many connections, each with one request after another", Gateway)
+                ("connection flood", Gateway, "one subject on many connections, each with one request after another")
             }
-            Self::LibraryBurst => ("burst", "checks of one subject, all at the same moment", Library),
+            Self::LibraryBurst => ("burst", Library, "checks of one subject, all at the same moment"),
             Self::MixedBurst => {
-                ("mixed burst", "the same on limits of every kind, alone and several in one plan", Library)
+                ("mixed burst", Library, "the same on limits of every kind, alone and several in one plan")
             }
             Self::HangUps => (
                 "hang-ups",
-                "bursts of 20 calls, dropped before, while or after the reply comes; a patient caller beside them",
                 Library,
+                "bursts of 20 calls, dropped before, while or after the reply comes; a patient caller beside them",
             ),
             Self::StreamResets => (
                 "stream resets",
-                "HTTP/2 streams, reset at once or while the store decides; a patient client beside them",
                 Gateway,
+                "HTTP/2 streams, reset at once or while the store decides; a patient client beside them",
             ),
             Self::HeldFutures => {
-                ("held futures", "calls that are polled once and kept; a patient caller beside them", Library)
+                ("held futures", Library, "calls that are polled once and kept; a patient caller beside them")
             }
             Self::MadeUpKeys => (
                 "made-up keys",
-                "new API keys until the store is full, then a key that was used up before, and a new one",
                 Gateway,
+                "new API keys until the store is full, then a key that was used up before, and a new one",
             ),
             Self::ExhaustedClients => {
-                ("exhausted clients", "subjects that have used up their limits, one connection each", Gateway)
+                ("exhausted clients", Gateway, "subjects that have used up their limits, one connection each")
             }
             Self::SubjectFlood => (
                 "subject flood",
-                "one request of each of many new addresses of one network; newcomers from other networks beside them",
                 Gateway,
+                "one request of each of many new addresses of one network; newcomers from other networks beside them",
             ),
-            Self::SlowReads => ("slow reads", "connections that send many requests and read no response", Gateway),
+            Self::SlowReads => ("slow reads", Gateway, "connections that send many requests and read no response"),
         }
     }
 }
@@ -154,10 +141,5 @@ impl StoreState {
             Self::Silent => "silent".to_owned(),
             Self::Full => "full".to_owned(),
         }
-    }
-
-    /// Whether the store answers.
-    pub const fn answers(self) -> bool {
-        !matches!(self, Self::Silent)
     }
 }

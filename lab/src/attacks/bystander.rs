@@ -1,4 +1,4 @@
-//! `Bystanders`: well-behaved clients beside an attack, one on each instance. Each stays within its limit, so each request must pass.
+//! Bystanders: well-behaved clients beside an attack, one on each instance. Each stays within its limit, so each request must pass.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,69 +8,34 @@ use tokio::time::timeout;
 
 use super::attack::Attack;
 use super::scale::Scale;
-use super::target::{Answer, Client, Target};
-use crate::traffic::Workers;
-use conformance::suite::{MAX_WAIT, wait_until};
+use super::target::{Client, Target};
+use crate::suite::{Answer, AnswerCounts, CountingLoad};
+use conformance::suite::MAX_WAIT;
 
-/// What bystanders got.
-#[derive(Clone, Debug, Default)]
-pub struct BystanderCounts {
-    /// Requests.
-    pub asked: u64,
-    /// Requests that passed.
-    pub allowed: u64,
-    /// Denied by a limit.
-    pub denied: u64,
-    /// Refused with 503, or not answered.
-    pub refused: u64,
-    latencies: Vec<Duration>,
+/// The answers, and how long they took.
+pub(super) type Bystanders = CountingLoad<(AnswerCounts, Vec<Duration>)>;
+
+/// Starts a bystander on each instance. After half of its limit, it is replaced by a new one.
+pub(super) fn start(target: &Target, scale: &Scale) -> Bystanders {
+    let (mut bystanders, attack) = (Bystanders::new(Default::default()), target.attack);
+    for index in 0..target.instances.len() {
+        let mut client = target.client(index);
+        bystanders.spawn(scale.pace, |mut pace, counts| async move {
+            let mut number = 0;
+            while pace.next().await {
+                send_request(&mut client, &key(attack, index, number / (attack.limit() / 2)), &counts).await;
+                number += 1;
+            }
+        });
+    }
+    bystanders
 }
 
-/// Running bystanders.
-pub(super) struct Bystanders {
-    counts: Arc<Mutex<BystanderCounts>>,
-    workers: Workers,
-}
-
-impl Bystanders {
-    /// Starts a bystander on each instance. After half of its `limit`, it is replaced by a new one.
-    pub(super) fn start(target: &Target, limit: u64, scale: &Scale) -> Self {
-        let (counts, mut workers) = (Arc::new(Mutex::new(BystanderCounts::default())), Workers::default());
-        for index in 0..target.instances.len() {
-            let (mut client, attack, counts) = (target.client(index), target.attack, Arc::clone(&counts));
-            workers.spawn(scale.pace, |mut pace| async move {
-                let mut number = 0;
-                while pace.next().await {
-                    send_request(&mut client, &key(attack, index, number / (limit / 2)), &counts).await;
-                    number += 1;
-                }
-            });
-        }
-        Self { counts, workers }
-    }
-
-    /// Waits until the bystanders have sent this many more requests.
-    pub(super) async fn continue_for(&self, requests: u64) {
-        let asked = || self.counts.lock().unwrap().asked;
-        let target = asked() + requests;
-        wait_until("bystanders get no answers", || asked() >= target, || format!("{:?}", self.counts)).await;
-    }
-
-    /// Stops the bystanders.
-    pub(super) async fn stop(self) -> BystanderCounts {
-        self.workers.stop().await;
-        self.counts.lock().unwrap().clone()
-    }
-}
-
-impl BystanderCounts {
-    /// The latency that this part of the requests did not exceed.
-    pub fn latency(&self, part: f64) -> Duration {
-        let mut sorted = self.latencies.clone();
-        sorted.sort_unstable();
-        let rank = (sorted.len() as f64 * part).ceil() as usize;
-        sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
-    }
+/// The latency that this part of the requests did not exceed.
+pub(super) fn latency(latencies: &mut [Duration], part: f64) -> Duration {
+    latencies.sort_unstable();
+    let rank = (latencies.len() as f64 * part).ceil() as usize;
+    latencies.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
 /// The API key of a bystander, or its address in a network of its own.
@@ -81,17 +46,11 @@ fn key(attack: Attack, index: usize, number: u64) -> String {
     }
 }
 
-async fn send_request(client: &mut Client, key: &str, counts: &Mutex<BystanderCounts>) {
+async fn send_request(client: &mut Client, key: &str, counts: &Arc<Mutex<(AnswerCounts, Vec<Duration>)>>) {
     let clock = SystemClock::new();
     let start = clock.now();
     let answer = timeout(MAX_WAIT, client.send(key)).await.unwrap_or(Answer::Refused);
-    let latency = clock.now().since(start);
     let mut counts = counts.lock().unwrap();
-    counts.asked += 1;
-    counts.latencies.push(latency);
-    *match answer {
-        Answer::Allowed => &mut counts.allowed,
-        Answer::Denied => &mut counts.denied,
-        Answer::Refused => &mut counts.refused,
-    } += 1;
+    counts.0.record(answer);
+    counts.1.push(clock.now().since(start));
 }

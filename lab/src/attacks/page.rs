@@ -5,6 +5,7 @@ use super::attack::{ATTACKS, Attack, Door};
 use super::outcome::AttackOutcome;
 use super::scale::{Scale, TIMEOUT};
 use crate::page::{cells, millis, start_figures, table};
+use crate::suite::Answer;
 
 const BOUNDS: &str = "\
 # Attacks
@@ -46,12 +47,10 @@ const COLUMNS: &str = "attack | the store | attacker sent | passed | at most | r
 /// Renders the attacks and bounds, which do not depend on a run.
 pub fn promises() -> String {
     let attacks = ATTACKS.map(|attack| {
-        let door = match attack.door() {
-            Door::Gateway => "the gateway",
-            Door::Library => "the library",
-        };
+        let (name, door, description) = attack.row();
+        let door = if door == Door::Gateway { "the gateway" } else { "the library" };
         let instances = if attack.instances() == 1 { "" } else { ", two instances" };
-        cells([&attack.name(), &attack.description(), &format!("{door}{instances}")])
+        cells([&name, &description, &format!("{door}{instances}")])
     });
     [BOUNDS, &table("attack | what the attacker does | at", attacks), NOTES].concat()
 }
@@ -79,14 +78,14 @@ fn figure(row: &AttackOutcome) -> [String; 13] {
     cells([
         &attack.name(),
         &row.state.name(),
-        &attacker.asked,
+        &row.sent,
         &row.passed(),
         &row.bound(),
-        &attacker.refused,
-        &bystander.asked,
-        &bystander.allowed,
-        &millis(bystander.latency(0.5)),
-        &millis(bystander.latency(0.99)),
+        &attacker.of(Answer::Refused),
+        &bystander.total(),
+        &bystander.of(Answer::Allowed),
+        &millis(row.latencies[0]),
+        &millis(row.latencies[1]),
         &row.breaker_openings,
         &row.overloads,
         &row.slowest_answer.map_or("-".to_owned(), millis),

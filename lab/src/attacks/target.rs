@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::{Limiter, Penalty, Request, Rule, RuleMode, RuleSet};
-use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
+use tidegate_redis::{BreakerState, RedisOptions, RedisStore, ServerState};
 use tidegate_rules::RuleFile;
 use tidegate_tower::LimitLayer;
 use tokio::task::{AbortHandle, block_in_place};
 
 use super::attack::{Attack, Door, StoreState};
-use super::scale::{Scale, TIMEOUT};
+use super::scale::TIMEOUT;
+use crate::suite::Answer;
 use crate::traffic::Upstream;
 use conformance::http_client::HttpClient;
 use conformance::proxy::{NetworkFault, Proxy};
@@ -21,6 +22,7 @@ use conformance::suite::{connect_store, limits_of_every_kind, one_limit_of_each_
 
 /// The header with the API key, as the rules and the gateway know it.
 pub(super) const KEY_HEADER: &str = "x-api-key";
+const KEY_ATTRIBUTE: &str = "header:x-api-key";
 
 /// The actions of [`Attack::MixedBurst`]: a rule for each kind of limit, all kinds in one plan, a rule beside a
 /// shadow rule, and one with a penalty.
@@ -44,11 +46,13 @@ pub(super) const MAX_SUBJECTS: u64 = 1_000;
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) instances: Vec<Instance>,
-    service: CountingService,
     pub(super) attack: Attack,
-    pub(super) door: Door,
     pub(super) proxy: Proxy,
     server: Server,
+    /// The requests that reached the service, by API key.
+    reached: Arc<Mutex<BTreeMap<String, u64>>>,
+    /// The service and the gateways.
+    running: Vec<AbortHandle>,
 }
 
 /// An instance: its limiter, and its gateway.
@@ -56,46 +60,41 @@ pub(super) struct Target {
 pub(super) struct Instance {
     pub(super) limiter: Arc<Limiter<RedisStore>>,
     pub(super) gateway: SocketAddr,
-    running: AbortHandle,
 }
 
-/// A client of one instance.
 #[derive(Debug)]
 pub(super) enum Client {
     Library(Arc<Limiter<RedisStore>>),
     Http(HttpClient, SocketAddr),
 }
 
-/// The service behind the gateways. It counts its requests by API key.
-#[derive(Debug)]
-struct CountingService {
-    address: SocketAddr,
-    counts: Arc<Mutex<BTreeMap<String, u64>>>,
-    running: AbortHandle,
-}
-
-/// What a client gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    Allowed,
-    Denied,
-    /// Refused with 503, or not answered.
-    Refused,
-}
-
 impl Target {
-    /// Starts everything that `attack` needs.
-    pub(super) async fn start(attack: Attack, kind: Kind, scale: &Scale) -> Self {
+    pub(super) async fn start(attack: Attack, kind: Kind) -> Self {
         let server = block_in_place(|| Server::start(kind));
-        let proxy = Proxy::start_on_thread(server.port(), b"EVALSHA\r\n").await;
-        let (service, mut instances) = (CountingService::start(), Vec::new());
+        let proxy = Proxy::start(server.port(), b"EVALSHA\r\n").await;
+        let (service, reached) = (Upstream::bind().unwrap(), Arc::<Mutex<BTreeMap<String, u64>>>::default());
+        let (upstream, counting) = (service.address().unwrap(), Arc::clone(&reached));
+        let serving = service.serve(move |headers| {
+            let key = headers.get(KEY_HEADER).and_then(|key| key.to_str().ok()).unwrap_or_default();
+            *counting.lock().unwrap().entry(key.to_owned()).or_default() += 1;
+        });
+        let (mut running, mut instances) = (vec![tokio::spawn(serving).abort_handle()], Vec::new());
         for _ in 0..attack.instances() {
-            instances.push(Instance::start(proxy.port(), rules(attack, scale), service.address).await);
+            let url = format!("redis://127.0.0.1:{}", proxy.port());
+            let store = connect_store(&url, &RedisOptions::new().with_timeout(TIMEOUT)).await;
+            let layer = LimitLayer::new(Limiter::new(rules(attack), store));
+            let limiter = layer.handle().limiter();
+            let (gateway, serving) = start_gateway(upstream, layer).await;
+            instances.push(Instance { limiter, gateway });
+            running.push(serving);
         }
-        Self { instances, service, attack, door: attack.door(), proxy, server }
+        Self { instances, attack, proxy, server, reached, running }
     }
 
-    /// Brings the store into `state`.
+    pub(super) const fn door(&self) -> Door {
+        self.attack.row().1
+    }
+
     pub(super) async fn enter(&self, state: StoreState) {
         match state {
             StoreState::Well => {}
@@ -111,18 +110,15 @@ impl Target {
     pub(super) async fn recover(&self) {
         self.proxy.inject(NetworkFault::None).await;
         self.set_maxmemory("0");
-        let states = || self.instances.iter().flat_map(|instance| instance.limiter.store().server_states());
-        let are_used = || states().all(|server| server.breaker == BreakerState::Closed);
-        let details = || format!("{:?}", states().collect::<Vec<_>>());
+        let are_used = || self.server_states().all(|server| server.breaker == BreakerState::Closed);
+        let details = || format!("{:?}", self.server_states().collect::<Vec<_>>());
         wait_until("the instances do not use the store again", are_used, details).await;
     }
 
     /// Leaves the store room for about `bytes` more.
     pub(super) fn leave_room(&self, bytes: u64) {
-        let info: String =
-            block_in_place(|| redis::cmd("INFO").arg("memory").query(&mut self.server.connection()).unwrap());
-        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
-        self.set_maxmemory(&(used.trim().parse::<u64>().unwrap() + bytes).to_string());
+        let used = block_in_place(|| self.server.number("INFO memory", "used_memory:"));
+        self.set_maxmemory(&(used + bytes).to_string());
     }
 
     /// Whether the store has refused a command because its memory is full.
@@ -133,7 +129,7 @@ impl Target {
     /// A client of the instance number `index`, modulo their number.
     pub(super) fn client(&self, index: usize) -> Client {
         let instance = &self.instances[index % self.instances.len()];
-        match self.door {
+        match self.door() {
             Door::Gateway => Client::Http(HttpClient::default(), instance.gateway),
             Door::Library => Client::Library(Arc::clone(&instance.limiter)),
         }
@@ -141,66 +137,25 @@ impl Target {
 
     /// The requests that reached the service, by API key, of those keys that begin with `prefix`.
     pub(super) fn reached(&self, prefix: &str) -> BTreeMap<String, u64> {
-        let counts = self.service.counts.lock().unwrap();
+        let counts = self.reached.lock().unwrap();
         counts.iter().filter(|(key, _)| key.starts_with(prefix)).map(|(key, count)| (key.clone(), *count)).collect()
     }
 
-    /// How often a circuit breaker has opened.
-    pub(super) fn breaker_openings(&self) -> u64 {
-        let servers = |instance: &Instance| instance.limiter.store().server_states();
-        self.instances.iter().flat_map(servers).map(|server| server.opened).sum()
-    }
-
-    /// How many plans waited too long for the store, or were too many.
-    pub(super) fn overloads(&self) -> u64 {
-        let servers = |instance: &Instance| instance.limiter.store().server_states();
-        self.instances.iter().flat_map(servers).map(|server| server.overloaded).sum()
+    pub(super) fn server_states(&self) -> impl Iterator<Item = ServerState> {
+        self.instances.iter().flat_map(|instance| instance.limiter.store().server_states())
     }
 
     fn set_maxmemory(&self, bytes: &str) {
         block_in_place(|| {
-            let mut connection = self.server.connection();
-            let mut set = |name: &str, value: &str| {
-                redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query::<()>(&mut connection).unwrap();
-            };
-            set("maxmemory-policy", "noeviction");
-            set("maxmemory", bytes);
+            self.server.command::<()>("CONFIG SET maxmemory-policy noeviction");
+            self.server.command::<()>(&format!("CONFIG SET maxmemory {bytes}"));
         });
     }
 }
 
-impl Instance {
-    async fn start(store_port: u16, rules: RuleSet, upstream: SocketAddr) -> Self {
-        let url = format!("redis://127.0.0.1:{store_port}");
-        let store = connect_store(&url, &RedisOptions::new().with_timeout(TIMEOUT)).await;
-        let layer = LimitLayer::new(Limiter::new(rules, store));
-        let limiter = layer.handle().limiter();
-        let (gateway, running) = start_gateway(upstream, layer).await;
-        Self { limiter, gateway, running }
-    }
-}
-
-impl Drop for Instance {
+impl Drop for Target {
     fn drop(&mut self) {
-        self.running.abort();
-    }
-}
-
-impl CountingService {
-    fn start() -> Self {
-        let (upstream, counts) = (Upstream::bind().unwrap(), Arc::<Mutex<BTreeMap<String, u64>>>::default());
-        let (address, counting) = (upstream.address().unwrap(), Arc::clone(&counts));
-        let serving = upstream.serve(move |headers| {
-            let key = headers.get(KEY_HEADER).and_then(|key| key.to_str().ok()).unwrap_or_default();
-            *counting.lock().unwrap().entry(key.to_owned()).or_default() += 1;
-        });
-        Self { address, counts, running: tokio::spawn(serving).abort_handle() }
-    }
-}
-
-impl Drop for CountingService {
-    fn drop(&mut self) {
-        self.running.abort();
+        self.running.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -211,7 +166,6 @@ pub(super) fn request_text(key: &str) -> String {
 }
 
 impl Client {
-    /// Opens its connection, if it has one.
     pub(super) async fn connect(&mut self) {
         if let Self::Http(client, gateway) = self {
             // Without a connection, the first request opens one.
@@ -219,7 +173,6 @@ impl Client {
         }
     }
 
-    /// Sends a request with this API key.
     pub(super) async fn send(&mut self, key: &str) -> Answer {
         match self {
             Self::Library(limiter) => check(limiter, "", key).await,
@@ -235,10 +188,8 @@ impl Client {
     }
 }
 
-/// Checks a request with this action and API key.
 pub(super) async fn check(limiter: &Limiter<RedisStore>, action: &str, key: &str) -> Answer {
-    let name = key_attribute();
-    match limiter.check(&Request::new(action).with_attribute(&name, key)).await {
+    match limiter.check(&Request::new(action).with_attribute(KEY_ATTRIBUTE, key)).await {
         Ok(decision) if decision.is_allowed() => Answer::Allowed,
         Ok(_) => Answer::Denied,
         Err(_) => Answer::Refused,
@@ -254,20 +205,15 @@ fn rules_by_address(limit: u64) -> RuleSet {
     RuleFile::parse("rules.yaml", &text).unwrap_or_else(|report| panic!("{report}")).rules().clone()
 }
 
-fn key_attribute() -> String {
-    format!("header:{KEY_HEADER}")
-}
-
 /// One rule for all clients, and those of [`MIXED_ACTIONS`]. All leave their failure policy at its default. In the library, the denial
 /// cache is off, so that every call reaches the store.
-fn rules(attack: Attack, scale: &Scale) -> RuleSet {
+fn rules(attack: Attack) -> RuleSet {
     if attack == Attack::SubjectFlood {
-        return rules_by_address(scale.limit(attack));
+        return rules_by_address(attack.limit());
     }
-    let kinds = limits_of_every_kind(scale.limit(attack));
-    let caches = attack.door() == Door::Gateway;
-    let rule =
-        |rule: Rule, action: &str| rule.with_action(action).with_per([key_attribute()]).with_denial_cache(caches);
+    let kinds = limits_of_every_kind(attack.limit());
+    let caches = attack.row().1 == Door::Gateway;
+    let rule = |rule: Rule, action: &str| rule.with_action(action).with_per([KEY_ATTRIBUTE]).with_denial_cache(caches);
     let mut rules = vec![rule(Rule::new("api", kinds[0]), "")];
     for (limit, action) in kinds.into_iter().zip(MIXED_ACTIONS) {
         rules.push(rule(Rule::new(action, limit), action));

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::thread;
 
-use redis::{Connection, FromRedisValue};
 use tidegate::{Limiter, MemoryStore, Request};
 use tokio::task::{JoinSet, block_in_place};
 
 use super::fault::{Effect, Fault, POLICIES};
-use super::load::{Instance, Load, Scale, TENANT, TIMEOUT, options, request};
+use super::load::{Instance, Load, Scale, TENANT, options, request};
 use conformance::proxy::{NetworkFault, Proxy};
 use conformance::server::{Kind, Server, free_port};
 use conformance::suite::key_name;
@@ -19,7 +18,6 @@ pub(super) struct FaultEnvironment {
     servers: Servers,
     /// The proxy between instances and server, for network faults.
     pub(super) proxy: Option<Proxy>,
-    /// The URL of the store.
     pub(super) url: String,
     /// The limit of each rule.
     pub(super) limit: u64,
@@ -36,7 +34,6 @@ const DURABLE_ARGUMENTS: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "a
 const FLOOD_SUBJECTS: u32 = 5_000;
 
 impl FaultEnvironment {
-    /// Starts the servers that `fault` needs.
     pub(super) async fn start(fault: Fault, kind: Kind, scale: &Scale) -> Self {
         let servers = block_in_place(|| match fault {
             Fault::Unavailable => Servers::One(Server::start_with(kind, &DURABLE_ARGUMENTS)),
@@ -63,8 +60,8 @@ impl FaultEnvironment {
             Servers::SentinelGroup(group) => group.url(),
             Servers::Cluster(cluster) => cluster.url(),
         };
-        if matches!(fault, Fault::Timeout | Fault::Latency | Fault::SlightLatency | Fault::Cut | Fault::Trickle) {
-            let proxy = Proxy::start_on_thread(environment.server().port(), &key(scale, limit)[..7]).await;
+        if fault.of_network().is_some() {
+            let proxy = Proxy::start(environment.server().port(), &key(scale, limit)[..7]).await;
             environment.url = format!("redis://127.0.0.1:{}", proxy.port());
             environment.proxy = Some(proxy);
         }
@@ -74,27 +71,24 @@ impl FaultEnvironment {
         environment
     }
 
-    /// Injects `fault`.
     pub(super) async fn inject(&mut self, fault: Fault, scale: &Scale, instances: &[Arc<Instance>], load: &Load) {
+        if let (Some(proxy), Some(fault)) = (&self.proxy, fault.of_network()) {
+            proxy.inject(fault).await;
+        }
         match fault {
-            Fault::Timeout => self.set_network_fault(NetworkFault::Blackhole).await,
-            Fault::Latency => self.set_network_fault(NetworkFault::DelayReplies(TIMEOUT * 2)).await,
-            Fault::SlightLatency => self.set_network_fault(NetworkFault::DelayReplies(TIMEOUT / 5)).await,
-            Fault::Cut => self.set_network_fault(NetworkFault::CutReplies(2)).await,
-            Fault::Trickle => self.set_network_fault(NetworkFault::Trickle(TIMEOUT / 4)).await,
             Fault::Hang => self.server().hang(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().kill()),
             Fault::Loading => block_in_place(|| self.server_mut().restart_with(&["--key-load-delay", "20000"])),
             Fault::OutOfMemory => {
-                self.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-                self.command(&["CONFIG", "SET", "maxmemory", "1"]);
+                self.command("CONFIG SET maxmemory-policy noeviction");
+                self.command("CONFIG SET maxmemory 1");
             }
-            Fault::ReadOnly => self.command(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]),
-            Fault::ClusterDown => self.command(&["CLUSTER", "DELSLOTS", &self.other_slot(scale)]),
+            Fault::ReadOnly => self.command(&format!("REPLICAOF 127.0.0.1 {}", free_port())),
+            Fault::ClusterDown => self.command(&format!("CLUSTER DELSLOTS {}", self.other_slot(scale))),
             Fault::Busy => block_in_place(|| run_endless_script(self.server())),
             Fault::NoScript => {
                 for _ in 0..10 {
-                    self.command(&["SCRIPT", "FLUSH"]);
+                    self.command("SCRIPT FLUSH");
                     load.continue_for(2).await;
                 }
             }
@@ -109,23 +103,30 @@ impl FaultEnvironment {
             }
             Fault::Flood => flood(instances).await,
             Fault::SlotMove => self.move_slot(scale, load).await,
-            Fault::Failover | Fault::Promotion => block_in_place(|| self.kill_primary(scale)),
+            Fault::Failover => block_in_place(|| self.server_mut().kill()),
+            Fault::Promotion => {
+                let slot = self.slot(scale);
+                let Servers::Cluster(cluster) = &mut self.servers else { panic!("this fault needs a cluster") };
+                let owner = cluster.first_owner(slot);
+                block_in_place(|| cluster.servers[owner].kill());
+            }
+            _ => {}
         }
     }
 
     /// Ends `fault`, unless it ends by itself.
     pub(super) async fn repair(&mut self, fault: Fault, scale: &Scale) {
+        if let Some(proxy) = &self.proxy {
+            proxy.inject(NetworkFault::None).await;
+        }
         match fault {
-            Fault::Timeout | Fault::Latency | Fault::SlightLatency | Fault::Cut | Fault::Trickle => {
-                self.set_network_fault(NetworkFault::None).await;
-            }
             Fault::Hang => self.server().resume(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().restart_with(&[])),
-            Fault::Loading => self.command(&["CONFIG", "SET", "key-load-delay", "0"]),
-            Fault::OutOfMemory => self.command(&["CONFIG", "SET", "maxmemory", "0"]),
-            Fault::ReadOnly => self.command(&["REPLICAOF", "NO", "ONE"]),
-            Fault::ClusterDown => self.command(&["CLUSTER", "ADDSLOTS", &self.other_slot(scale)]),
-            Fault::Busy => self.command(&["SCRIPT", "KILL"]),
+            Fault::Loading => self.command("CONFIG SET key-load-delay 0"),
+            Fault::OutOfMemory => self.command("CONFIG SET maxmemory 0"),
+            Fault::ReadOnly => self.command("REPLICAOF NO ONE"),
+            Fault::ClusterDown => self.command(&format!("CLUSTER ADDSLOTS {}", self.other_slot(scale))),
+            Fault::Busy => self.command("SCRIPT KILL"),
             _ => {}
         }
     }
@@ -163,22 +164,17 @@ impl FaultEnvironment {
         }
     }
 
-    async fn set_network_fault(&self, fault: NetworkFault) {
-        self.proxy.as_ref().expect("this fault has a proxy").inject(fault).await;
+    fn command(&self, words: &str) {
+        block_in_place(|| self.server().command::<redis::Value>(words));
     }
 
-    fn command(&self, words: &[&str]) {
-        block_in_place(|| command::<redis::Value>(&mut self.server().connection(), words));
-    }
-
-    /// The slot of all requests.
     fn slot(&self, scale: &Scale) -> u16 {
         let name = key(scale, self.limit);
         redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut self.server().connection()).unwrap()
     }
 
-    fn other_slot(&self, scale: &Scale) -> String {
-        ((self.slot(scale) + 1) % 16_384).to_string()
+    fn other_slot(&self, scale: &Scale) -> u16 {
+        (self.slot(scale) + 1) % 16_384
     }
 
     async fn move_slot(&self, scale: &Scale, load: &Load) {
@@ -186,7 +182,7 @@ impl FaultEnvironment {
         let slot = self.slot(scale);
         let home = cluster.first_owner(slot);
         let away = (home + 1) % 3;
-        let met = |code: &str| (0..3).map(|index| cluster.errors(index, code)).sum::<u64>();
+        let met = |code: &str| (0..3).map(|index| cluster.servers[index].errors(code)).sum::<u64>();
         let before = (met("ASK"), met("MOVED"));
         for (source, target) in [(home, away), (away, home), (home, away), (away, home)] {
             block_in_place(|| cluster.start_slot_move(slot, source, target));
@@ -197,17 +193,6 @@ impl FaultEnvironment {
             load.continue_for(2).await;
         }
         assert!(met("ASK") > before.0 && met("MOVED") > before.1, "nobody noticed that the slot moved");
-    }
-
-    fn kill_primary(&mut self, scale: &Scale) {
-        let slot = if matches!(self.servers, Servers::Cluster(_)) { self.slot(scale) } else { 0 };
-        match &mut self.servers {
-            Servers::Cluster(cluster) => {
-                let owner = cluster.first_owner(slot);
-                cluster.servers[owner].kill();
-            }
-            _ => self.server_mut().kill(),
-        }
     }
 }
 
@@ -220,11 +205,6 @@ fn key(scale: &Scale, limit: u64) -> Vec<u8> {
     names[0].clone()
 }
 
-fn command<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
-    let mut command = redis::cmd(words[0]);
-    command.arg(&words[1..]).query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
-}
-
 /// Gives the server a thousand keys to load at its next start.
 fn fill_for_loading(server: &Server) {
     let (mut connection, value) = (server.connection(), "x".repeat(2_000));
@@ -233,7 +213,7 @@ fn fill_for_loading(server: &Server) {
         pipeline.set(format!("foreign:{number}"), &value).ignore();
     }
     pipeline.query::<()>(&mut connection).unwrap();
-    command::<redis::Value>(&mut connection, &["BGREWRITEAOF"]);
+    server.command::<redis::Value>("BGREWRITEAOF");
     server.wait_for("INFO", "persistence", "aof_rewrite_in_progress:0");
     server.wait_for("INFO", "persistence", "aof_rewrite_scheduled:0");
 }

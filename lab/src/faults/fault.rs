@@ -4,52 +4,36 @@
 use tidegate::OnFailure;
 use tidegate::StoreErrorKind::{self, Refused, Unavailable};
 
+use super::load::TIMEOUT;
+use conformance::proxy::NetworkFault;
+
 /// The policies, in the order of tables.
 pub const POLICIES: [OnFailure; 6] =
     [OnFailure::Local, OnFailure::Share, OnFailure::Open, OnFailure::Closed, OnFailure::Degraded, OnFailure::Static];
 
 /// A fault of the store or of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the table below describes them")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Packets are lost in both directions.
     Timeout,
-    /// The server is killed.
     Unavailable,
-    /// The server hangs (SIGSTOP).
     Hang,
-    /// Replies take longer than the budget.
     Latency,
-    /// Replies are slow but within the budget.
     SlightLatency,
-    /// Connections close in the middle of a reply.
     Cut,
-    /// Replies come byte by byte.
     Trickle,
-    /// The script cache is flushed.
     NoScript,
-    /// The server restarts empty.
     DataLost,
-    /// The server is out of memory.
     OutOfMemory,
-    /// The server becomes a replica.
     ReadOnly,
-    /// The primary behind sentinels is killed.
     Failover,
-    /// A slot moves to another server of the cluster.
     SlotMove,
-    /// A primary of a cluster is killed.
     Promotion,
-    /// The cluster is down.
     ClusterDown,
-    /// The server is loading its data.
     Loading,
-    /// The server runs a long script.
     Busy,
-    /// The clock of the server jumps.
     ClockJumps,
-    /// An instance restarts.
     InstanceRestart,
-    /// Many new subjects arrive.
     Flood,
 }
 
@@ -79,7 +63,7 @@ pub const FAULTS: [Fault; 20] = [
 
 /// The effect of a fault on callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub(super) enum Effect {
     /// Nothing: the store decides everything.
     Unnoticed,
     /// The failure policies apply, for one of these reasons, until the fault is repaired.
@@ -90,33 +74,29 @@ pub enum Effect {
 
 /// State that the store has lost after a fault, and so may grant again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateLoss {
-    /// Nothing.
+pub(super) enum StateLoss {
     Nothing,
     /// The last writes, which had not reached the replica.
     Unreplicated,
-    /// Everything.
     Everything,
 }
 
 impl Fault {
     /// The name.
     pub const fn name(self) -> &'static str {
-        self.entry().0
+        self.row().0
     }
 
     /// How the suite injects it.
     pub const fn injection(self) -> &'static str {
-        self.entry().1
+        self.row().1
     }
 
-    /// The effect on callers.
-    pub const fn effect(self) -> Effect {
-        self.entry().2
+    pub(super) const fn effect(self) -> Effect {
+        self.row().2
     }
 
-    /// The state that the store has lost afterwards.
-    pub const fn loss(self) -> StateLoss {
+    pub(super) const fn loss(self) -> StateLoss {
         match self {
             Self::DataLost => StateLoss::Everything,
             Self::Failover | Self::Promotion => StateLoss::Unreplicated,
@@ -124,19 +104,31 @@ impl Fault {
         }
     }
 
-    /// Whether the server is reachable but silent, which takes time to notice, most of all on a busy machine. Calls may be refused as
-    /// overloaded until then.
-    pub const fn is_silence(self) -> bool {
-        matches!(self, Self::Timeout | Self::Hang | Self::Latency | Self::Trickle)
+    /// What a proxy does to the connections, if the fault is one of the network.
+    pub(super) fn of_network(self) -> Option<NetworkFault> {
+        match self {
+            Self::Timeout => Some(NetworkFault::Blackhole),
+            Self::Latency => Some(NetworkFault::DelayReplies(TIMEOUT * 2)),
+            Self::SlightLatency => Some(NetworkFault::DelayReplies(TIMEOUT / 5)),
+            Self::Cut => Some(NetworkFault::CutReplies(2)),
+            Self::Trickle => Some(NetworkFault::Trickle(TIMEOUT / 4)),
+            _ => None,
+        }
     }
 
-    /// Why decisions may be made without the store, in a run in which the servers answer in time apart from the fault.
-    pub fn reasons(self) -> impl Iterator<Item = StoreErrorKind> {
-        let overloaded = self.is_silence().then_some(StoreErrorKind::Overloaded);
-        self.effect().reasons().iter().copied().chain(overloaded)
+    /// Why decisions may be made without the store, in a run in which the servers answer in time apart from the fault. A server that is
+    /// reachable but silent takes time to notice, most of all on a busy machine: calls may be refused as overloaded until then.
+    pub(super) fn reasons(self) -> impl Iterator<Item = StoreErrorKind> {
+        let is_silence = matches!(self, Self::Timeout | Self::Hang | Self::Latency | Self::Trickle);
+        let reasons = match self.effect() {
+            Effect::Unnoticed => &[],
+            Effect::Outage(reasons) | Effect::SelfHealingOutage(reasons) => reasons,
+        };
+        reasons.iter().copied().chain(is_silence.then_some(StoreErrorKind::Overloaded))
     }
 
-    const fn entry(self) -> (&'static str, &'static str, Effect) {
+    /// The name, how the suite injects it, and the effect.
+    const fn row(self) -> (&'static str, &'static str, Effect) {
         use Effect::{Outage, SelfHealingOutage, Unnoticed};
         const UNAVAILABLE: &[StoreErrorKind] = &[Unavailable];
         const REFUSED_OR_UNAVAILABLE: &[StoreErrorKind] = &[Refused, Unavailable];
@@ -177,16 +169,6 @@ impl Fault {
             }
             Self::InstanceRestart => ("instance restart", "one of two instances is restarted", Unnoticed),
             Self::Flood => ("subject flood", "five thousand new subjects under another rule", Unnoticed),
-        }
-    }
-}
-
-impl Effect {
-    /// Why decisions may be made without the store.
-    pub const fn reasons(self) -> &'static [StoreErrorKind] {
-        match self {
-            Self::Unnoticed => &[],
-            Self::Outage(reasons) | Self::SelfHealingOutage(reasons) => reasons,
         }
     }
 }

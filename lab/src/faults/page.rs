@@ -7,6 +7,7 @@ use super::lease_load::{LeaseCounts, LeaseOutcome, MAX_HELD, WORKERS};
 use super::load::{INSTANCES, Scale, TIMEOUT};
 use super::outcome::FaultOutcome;
 use crate::page::{cells, millis, start_figures, table};
+use crate::suite::Answer;
 
 const INTRODUCTION: &str = "\
 # Faults of the store
@@ -39,7 +40,7 @@ const COLUMNS: &str = "fault | policy | sent | allowed | denied | passed | held 
 
 /// Renders the promises, which do not depend on a run.
 pub fn promises() -> String {
-    let policies = POLICIES.map(|policy| cells([&name(policy), &got(policy), &bound(policy)]));
+    let policies = POLICIES.map(|policy| cells([&name(policy), &promise(policy).0, &promise(policy).1]));
     let faults = FAULTS.map(|fault| {
         let reasons: Vec<_> = fault.reasons().map(|reason| format!("`{}`", reason.as_str())).collect();
         cells([&fault.name(), &fault.injection(), &effect(fault), &reasons.join(", "), &loss(fault)])
@@ -100,11 +101,11 @@ fn figure(row: &FaultOutcome) -> [String; 13] {
         &fault.name(),
         &name(*policy),
         &counts.sent,
-        &counts.allowed,
-        &counts.denied,
-        &counts.passed,
-        &counts.held,
-        &counts.refused,
+        &counts.answers.of(Answer::Allowed),
+        &counts.answers.of(Answer::Denied),
+        &counts.answers.of(Answer::Passed),
+        &counts.answers.of(Answer::Held),
+        &counts.answers.of(Answer::Refused),
         &millis(counts.worst),
         &recovery,
         limit,
@@ -117,23 +118,19 @@ fn name(policy: OnFailure) -> String {
     format!("`{}`", policy.as_str())
 }
 
-const fn got(policy: OnFailure) -> &'static str {
+/// What a request gets during an outage, and what passes above the limit at most.
+const fn promise(policy: OnFailure) -> (&'static str, &'static str) {
     match policy {
-        OnFailure::Closed => "an error: refused with 503",
-        OnFailure::Local => "allowed up to the limit in each instance, then denied; degraded",
-        OnFailure::Share => "allowed up to the instance's share, then denied; degraded",
-        OnFailure::Static => "allowed up to the instance's cap, then denied; degraded",
-        _ => "allowed; degraded",
-    }
-}
-
-const fn bound(policy: OnFailure) -> &'static str {
-    match policy {
-        OnFailure::Closed => "0",
-        OnFailure::Local => "the limit for each instance",
-        OnFailure::Share => "the share of each instance, together the limit",
-        OnFailure::Static => "the cap of each instance",
-        _ => "every request during the fault",
+        OnFailure::Closed => ("an error: refused with 503", "0"),
+        OnFailure::Local => {
+            ("allowed up to the limit in each instance, then denied; degraded", "the limit for each instance")
+        }
+        OnFailure::Share => (
+            "allowed up to the instance's share, then denied; degraded",
+            "the share of each instance, together the limit",
+        ),
+        OnFailure::Static => ("allowed up to the instance's cap, then denied; degraded", "the cap of each instance"),
+        _ => ("allowed; degraded", "every request during the fault"),
     }
 }
 

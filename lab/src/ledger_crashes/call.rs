@@ -8,57 +8,41 @@ use super::rules::Account;
 
 /// One call of a client.
 #[derive(Clone, Debug)]
-pub struct CallRecord {
-    /// The round.
-    pub round: u32,
-    /// The number of the client.
-    pub client: usize,
-    /// The instance that was called.
-    pub instance: usize,
-    /// The account that the call is about.
-    pub account: Account,
-    /// What was called.
-    pub kind: CallKind,
-    /// When the call began.
-    pub began: Timestamp,
+pub(super) struct CallRecord {
+    pub(super) round: u32,
+    pub(super) client: usize,
+    pub(super) instance: usize,
+    pub(super) account: Account,
+    pub(super) kind: CallKind,
+    pub(super) began: Timestamp,
     /// When the answer was there, or it was certain that there is none.
-    pub ended: Timestamp,
-    /// The answer.
-    pub answer: Answer,
+    pub(super) ended: Timestamp,
+    pub(super) answer: Answer,
 }
 
-/// What was called.
+/// What was called. Reservations have idempotency keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CallKind {
-    /// Consumes units, by a check or together with a slot.
+pub(super) enum CallKind {
+    /// By a check, or together with a slot.
     Consume {
-        /// The units.
         cost: u64,
     },
-    /// Reserves units.
     Reserve {
-        /// The idempotency key.
         key: String,
-        /// The units.
         cost: u64,
     },
-    /// Ends a reservation and consumes units.
     Commit {
-        /// The idempotency key of the reservation.
         key: String,
-        /// The units.
         cost: u64,
     },
-    /// Ends a reservation without consuming any.
     Release {
-        /// The idempotency key of the reservation.
         key: String,
     },
 }
 
 /// The answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(super) enum Answer {
     /// Allowed, committed or released.
     Done,
     /// Allowed by an instance without the store, and written to its journal.
@@ -79,13 +63,24 @@ pub enum Answer {
 
 impl Answer {
     /// Whether the caller was told that it happened.
-    pub const fn is_acknowledged(self) -> bool {
+    pub(super) const fn is_acknowledged(self) -> bool {
         matches!(self, Self::Done | Self::DoneAlone)
     }
 
     /// Whether the caller does not know what has happened.
-    pub const fn is_uncertain(self) -> bool {
+    pub(super) const fn is_uncertain(self) -> bool {
         matches!(self, Self::Failed | Self::Missing)
+    }
+
+    /// The answer as the page counts it.
+    pub(super) const fn counted(self) -> Option<crate::suite::Answer> {
+        match self {
+            Self::Done | Self::DoneAlone => Some(crate::suite::Answer::Allowed),
+            Self::Denied | Self::NotFound | Self::Ended => Some(crate::suite::Answer::Denied),
+            Self::Failed => Some(crate::suite::Answer::Refused),
+            Self::Missing => Some(crate::suite::Answer::Missing),
+            Self::Unsent => None,
+        }
     }
 }
 

@@ -27,7 +27,6 @@ const MAX_ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Reservations that a client knows. The oldest are left to run out.
 const MAX_RESERVATIONS: usize = 8;
 
-/// A client.
 pub(super) struct LoadClient {
     load: Arc<Load>,
     number: usize,
@@ -51,14 +50,8 @@ struct Reservation {
 
 impl LoadClient {
     pub(super) fn new(load: &Arc<Load>, number: usize, seed: u64) -> Self {
-        Self {
-            load: Arc::clone(load),
-            number,
-            rng: Rng::with_seed(seed),
-            http: HttpClient::default(),
-            reservations: Vec::new(),
-            made: 0,
-        }
+        let (load, rng, http) = (Arc::clone(load), Rng::with_seed(seed), HttpClient::default());
+        Self { load, number, rng, http, reservations: Vec::new(), made: 0 }
     }
 
     /// Calls until the load ends.
@@ -93,7 +86,7 @@ impl LoadClient {
     async fn consume(&mut self) {
         let quota = [Quota::Sync, Quota::Async, Quota::Local][self.rng.usize(..3)];
         let (account, cost) = (self.account(quota), self.rng.u64(1..=MAX_COST));
-        let body = json!({ "action": quota.action(), "tenant": account.tenant, "cost": cost });
+        let body = account.request(json!({ "cost": cost }));
         self.call(&account, CallKind::Consume { cost }, "/v1/check", &body).await;
     }
 
@@ -107,15 +100,15 @@ impl LoadClient {
     }
 
     async fn take_slot(&mut self, account: &Account, cost: u64) -> (Answer, Value) {
-        let body = json!({ "action": account.quota.action(), "tenant": account.tenant, "cost": cost });
+        let body = account.request(json!({ "cost": cost }));
         self.call(account, CallKind::Consume { cost }, "/v1/leases", &body).await
     }
 
     async fn release_slot(&mut self, lease: &str) {
-        let (_, instance) = self.load.pick_instance(&mut self.rng);
-        if let Some(addresses) = instance.addresses() {
+        let instance = self.pick_instance();
+        if let Some(to) = self.load.instances[instance].http() {
             // If that fails, the slot runs out with its lease.
-            let _ = send(&mut self.http, addresses.http, "DELETE", &format!("/v1/leases/{lease}"), "").await;
+            let _ = send(&mut self.http, to, "DELETE", &format!("/v1/leases/{lease}"), "").await;
         }
     }
 
@@ -123,7 +116,7 @@ impl LoadClient {
         let quota = if self.rng.bool() { Quota::Sync } else { Quota::Async };
         let (account, cost) = (self.account(quota), self.rng.u64(1..=MAX_COST));
         self.made += 1;
-        let key = format!("{}-{}-{}", self.load.round(), self.number, self.made);
+        let key = format!("{}-{}-{}", self.load.round, self.number, self.made);
         let actual = (self.rng.u8(..4) > 0).then(|| self.rng.u64(1..=cost));
         let reservation = Reservation { account, key, cost, id: None, actual };
         let id = self.reserve(&reservation).await;
@@ -140,7 +133,7 @@ impl LoadClient {
         }
         let index = self.rng.usize(..self.reservations.len());
         let reservation = self.reservations.swap_remove(index);
-        let may_repeat = self.load.may_repeat_reservations();
+        let may_repeat = self.load.may_repeat_reservations;
         let repeats = may_repeat && self.rng.u8(..5) == 0;
         let id = match &reservation.id {
             Some(id) if !repeats => Some(id.clone()),
@@ -158,9 +151,7 @@ impl LoadClient {
 
     async fn reserve(&mut self, reservation: &Reservation) -> Option<String> {
         let Reservation { account, key, cost, .. } = reservation;
-        let body = json!({
-            "action": account.quota.action(), "tenant": account.tenant, "cost": cost, "idempotency_key": key
-        });
+        let body = account.request(json!({ "cost": cost, "idempotency_key": key }));
         let kind = CallKind::Reserve { key: key.clone(), cost: *cost };
         let (_, answer) = self.call(account, kind, "/v1/quotas/reserve", &body).await;
         answer["reservation"]["id"].as_str().map(str::to_owned)
@@ -179,30 +170,40 @@ impl LoadClient {
 
     /// Calls an instance, and notes the answer.
     async fn call(&mut self, account: &Account, kind: CallKind, path: &str, body: &Value) -> (Answer, Value) {
-        let clock = SystemClock::new();
-        let (index, instance) = self.load.pick_instance(&mut self.rng);
+        let (clock, instance) = (SystemClock::new(), self.pick_instance());
         let began = clock.now();
-        let response = match instance.addresses() {
-            Some(addresses) => send(&mut self.http, addresses.http, "POST", path, &body.to_string()).await,
-            None => Err(NoResponse::Unsent),
-        };
+        let response = post(&mut self.http, self.load.instances[instance].http(), path, body).await;
         let ended = clock.now();
         let answer = match &response {
             Ok(response) => read_answer(account.quota, response),
             Err(NoResponse::Unsent) => Answer::Unsent,
             Err(NoResponse::Missing) => Answer::Missing,
         };
-        let text = response.map_or(Value::Null, |response| serde_json::from_slice(&response.body).unwrap_or_default());
-        let (round, client) = (self.load.round(), self.number);
-        let account = account.clone();
-        self.load.note(CallRecord { round, client, instance: index, account, kind, began, ended, answer });
-        (answer, text)
+        let body = response.map_or(Value::Null, |response| serde_json::from_slice(&response.body).unwrap_or_default());
+        let (round, client, account) = (self.load.round, self.number, account.clone());
+        let call = CallRecord { round, client, instance, account, kind, began, ended, answer };
+        self.load.notes.lock().unwrap().push(call);
+        (answer, body)
+    }
+
+    fn pick_instance(&mut self) -> usize {
+        self.rng.usize(..self.load.instances.len())
     }
 
     fn account(&mut self, quota: Quota) -> Account {
-        let tenants = self.load.tenants();
-        Account { quota, tenant: tenants[self.rng.usize(..tenants.len())].clone() }
+        let tenant = self.rng.usize(..self.load.tenants.len());
+        Account { quota, tenant: self.load.tenants[tenant].clone() }
     }
+}
+
+/// Posts JSON to an instance, unless it is dead.
+pub(super) async fn post(
+    http: &mut HttpClient,
+    to: Option<SocketAddr>,
+    path: &str,
+    body: &Value,
+) -> Result<HttpResponse, NoResponse> {
+    send(http, to.ok_or(NoResponse::Unsent)?, "POST", path, &body.to_string()).await
 }
 
 /// Sends a call, and never twice. One that is not answered for a long time is missing.

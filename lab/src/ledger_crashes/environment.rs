@@ -22,7 +22,6 @@ const MAX_WAITING: usize = 100_000;
 /// A busy machine needs more time than the defaults give.
 const BUDGETS: [&str; 4] = ["--store-budget", "500", "--ledger-budget", "1000"];
 
-/// The processes of one run.
 pub(super) struct Environment {
     /// First, so that instances end before what they use.
     pub(super) instances: Vec<Arc<Instance>>,
@@ -40,16 +39,13 @@ struct SharedParts {
 }
 
 impl Environment {
-    /// Starts everything.
     pub(super) async fn start(deployment: Deployment, program: &Path, reservation_ttl: u64) -> Self {
         let directory = TempDir::new().unwrap();
         let path = directory.path().to_owned();
         std::fs::write(path.join("rules.yaml"), rule_file()).unwrap();
-        let ttl = reservation_ttl.to_string();
-        let rules = path.join("rules.yaml").display().to_string();
-        let mut arguments =
-            ["--rules", &rules, "--secret", SECRET, "--reservation-ttl", &ttl].map(str::to_owned).to_vec();
-        arguments.extend(BUDGETS.map(str::to_owned));
+        let (ttl, rules) = (reservation_ttl.to_string(), path.join("rules.yaml").display().to_string());
+        let options = ["--rules", &rules, "--secret", SECRET, "--reservation-ttl", &ttl];
+        let mut arguments: Vec<_> = options.into_iter().chain(BUDGETS).map(str::to_owned).collect();
         let (shared, ledger) = match deployment {
             Deployment::Fleet => {
                 let (redis, postgres) = block_in_place(|| (Server::start(Kind::Redis), PostgresServer::start()));
@@ -74,7 +70,6 @@ impl Environment {
         Self { instances, ledger, shared, _directory: directory }
     }
 
-    /// Kills or stops a victim.
     pub(super) fn strike(&mut self, victim: Victim) {
         block_in_place(|| match victim {
             Victim::Instance(index) => self.instances[index].kill(),
@@ -84,7 +79,6 @@ impl Environment {
         });
     }
 
-    /// Starts or continues a victim.
     pub(super) async fn repair(&mut self, victim: Victim) {
         match victim {
             Victim::Instance(index) => self.instances[index].restart().await,
@@ -119,6 +113,11 @@ impl Environment {
             }
         }
         true
+    }
+
+    /// The outputs of all instances.
+    pub(super) fn log_lines(&self) -> String {
+        self.instances.iter().map(|instance| instance.log_lines() + "\n").collect()
     }
 
     /// An instance that has ended without being killed broke a promise.

@@ -11,7 +11,6 @@ use super::promises::AccountEvidence;
 use super::rules::{Account, Quota};
 use super::run::{CrashRun, account, tenants_of};
 
-/// What an instance says about an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GateView {
     consumed: i64,
@@ -68,7 +67,7 @@ async fn wait_for_agreement(run: &CrashRun, round: u32, accounts: &[Account]) {
 /// Asks an instance to compare everything, until all partitions are rebuilt. It repairs nothing.
 async fn reconcile(run: &CrashRun, round: u32, rng: &mut Rng) {
     let instance = &run.environment.instances[rng.usize(..run.environment.instances.len())];
-    let admin = instance.addresses().expect("an instance that is up").admin;
+    let admin = instance.admin().expect("an instance that is up");
     let (place, mut http) = (run.place(round), HttpClient::default());
     let mut polling = Polling::until("all partitions are rebuilt and compared");
     let mut is_running = false;
@@ -108,17 +107,13 @@ async fn ledger_view(run: &CrashRun, account: &Account) -> Option<GateView> {
 
 /// What an instance says, unless it cannot ask the store.
 async fn gate_view(instance: &Instance, account: &Account) -> Option<GateView> {
-    let (to, mut http) = (instance.addresses()?.http, HttpClient::default());
-    let (action, rule) = (account.quota.action(), account.quota.rule());
-    let request = json!({ "action": action, "tenant": account.tenant });
-    let mut peek = request.clone();
-    peek["peek"] = json!(true);
-    let mut post = async |path: &str, body: &Value| {
-        let response = send(&mut http, to, "POST", path, &body.to_string()).await.ok();
-        response.filter(|response| response.status == 200).map(|response| response.json())
+    let post = async |path: &str, body: Value| match instance.post(path, &body).await {
+        Some((200, answer)) => Some(answer),
+        _ => None,
     };
-    let decision = post("/v1/check", &peek).await?;
-    let outstanding = post("/v1/quotas/outstanding", &request).await?;
+    let decision = post("/v1/check", account.request(json!({ "peek": true }))).await?;
+    let outstanding = post("/v1/quotas/outstanding", account.request(json!({}))).await?;
+    let rule = account.quota.rule();
     let find = |list: &Value| list.as_array()?.iter().find(|one| one["rule"] == json!(rule)).cloned();
     let (check, holds) = (find(&decision["checks"])?, find(&outstanding["outstanding"])?);
     let holds = (holds["reservations"].as_u64()?, holds["units"].as_u64()?);
@@ -130,7 +125,6 @@ fn report(run: &CrashRun, round: u32, evidence: &AccountEvidence, problems: &[St
     let AccountEvidence { account, calls, rows, losses } = evidence;
     let calls: Vec<String> = calls.iter().map(ToString::to_string).collect();
     let entries: Vec<String> = rows.entries.iter().map(|entry| format!("{entry:?}")).collect();
-    let logs: Vec<String> = run.environment.instances.iter().map(|instance| instance.log_lines()).collect();
     format!(
         "{}: {account:?}\n{}\ncalls:\n{}\nledger (balance {}, open reservations {:?}):\n{}\nlosses: {losses:?}\ninstances:\n{}",
         run.place(round),
@@ -139,6 +133,6 @@ fn report(run: &CrashRun, round: u32, evidence: &AccountEvidence, problems: &[St
         rows.balance,
         rows.open_holds,
         entries.join("\n"),
-        logs.join("\n"),
+        run.environment.log_lines(),
     )
 }

@@ -4,53 +4,54 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use conformance::http_client::HttpClient;
 use conformance::poll::Polling;
 use conformance::process::Process;
-use conformance::serve_process::ServeProcess;
+use conformance::serve_process::{ServeProcess, StartPage};
+use serde_json::Value;
 
-/// A server process.
+use super::client::post;
+
 #[derive(Debug)]
 pub(super) struct Instance {
     program: PathBuf,
     arguments: Vec<String>,
     directory: PathBuf,
-    state: Mutex<InstanceState>,
+    running: Mutex<Option<Running>>,
 }
 
 #[derive(Debug)]
-enum InstanceState {
-    Dead,
-    Starting(Process),
-    Up(ServeProcess),
-}
-
-/// Where a running instance listens.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Addresses {
-    pub(super) http: SocketAddr,
-    pub(super) admin: SocketAddr,
+struct Running {
+    process: Process,
+    /// Once it listens.
+    start_page: Option<StartPage>,
 }
 
 impl Instance {
     /// Starts `program` with these arguments of `serve`, in `directory`.
     pub(super) async fn start(program: &Path, arguments: Vec<String>, directory: &Path) -> Self {
         let (program, directory) = (program.to_owned(), directory.to_owned());
-        let instance = Self { program, arguments, directory, state: Mutex::new(InstanceState::Dead) };
+        let instance = Self { program, arguments, directory, running: Mutex::default() };
         instance.restart().await;
         instance
     }
 
-    /// Where it listens, unless it is dead or not up yet.
-    pub(super) fn addresses(&self) -> Option<Addresses> {
-        match &*self.state.lock().unwrap() {
-            InstanceState::Up(server) => Some(Addresses { http: server.http(), admin: server.admin() }),
-            _ => None,
-        }
+    pub(super) fn http(&self) -> Option<SocketAddr> {
+        Some(self.running.lock().unwrap().as_ref()?.start_page.as_ref()?.address("check API"))
     }
 
-    /// Kills it with SIGKILL.
+    pub(super) fn admin(&self) -> Option<SocketAddr> {
+        Some(self.running.lock().unwrap().as_ref()?.start_page.as_ref()?.address("metrics"))
+    }
+
+    /// The status and the body of the answer to a call, if there is one.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Option<(u16, Value)> {
+        let response = post(&mut HttpClient::default(), self.http(), path, body).await.ok()?;
+        Some((response.status, response.json()))
+    }
+
     pub(super) fn kill(&self) {
-        *self.state.lock().unwrap() = InstanceState::Dead;
+        *self.running.lock().unwrap() = None;
     }
 
     /// Starts it after a kill, and waits until it listens. One that ends at once, because its ledger is not up yet, is started again, as by a
@@ -65,44 +66,27 @@ impl Instance {
 
     /// Starts it if it does not run, and sees whether it listens.
     fn is_up(&self) -> bool {
-        let mut state = self.state.lock().unwrap();
-        *state = match std::mem::replace(&mut *state, InstanceState::Dead) {
-            InstanceState::Starting(process) => match ServeProcess::from_process(process) {
-                Ok(server) => InstanceState::Up(server),
-                Err(mut process) => {
-                    if process.has_ended() {
-                        InstanceState::Dead
-                    } else {
-                        InstanceState::Starting(process)
-                    }
-                }
-            },
-            InstanceState::Up(server) => InstanceState::Up(server),
-            InstanceState::Dead => {
-                let mut command = ServeProcess::command(&self.program);
-                InstanceState::Starting(Process::start(command.args(&self.arguments).current_dir(&self.directory)))
-            }
-        };
-        matches!(*state, InstanceState::Up(_))
+        let mut running = self.running.lock().unwrap();
+        if running.as_mut().is_none_or(|running| running.process.has_ended()) {
+            let mut command = ServeProcess::command(&self.program);
+            let process = Process::start(command.args(&self.arguments).current_dir(&self.directory));
+            *running = Some(Running { process, start_page: None });
+        }
+        running.as_mut().is_some_and(|running| {
+            running.start_page = StartPage::find(&running.process);
+            running.start_page.is_some()
+        })
     }
 
     /// The output since the last start without single refusals, for failure messages.
     pub(super) fn log_lines(&self) -> String {
-        let output = match &*self.state.lock().unwrap() {
-            InstanceState::Dead => String::new(),
-            InstanceState::Starting(process) => process.output(),
-            InstanceState::Up(server) => server.output(),
-        };
+        let output = self.running.lock().unwrap().as_ref().map(|running| running.process.output()).unwrap_or_default();
         let lines: Vec<&str> = output.lines().filter(|line| !line.contains("tidegate::refusals")).collect();
         lines.join("\n")
     }
 
     /// Whether it ended without being killed.
     pub(super) fn has_ended_by_itself(&self) -> bool {
-        match &mut *self.state.lock().unwrap() {
-            InstanceState::Dead => false,
-            InstanceState::Starting(process) => process.has_ended(),
-            InstanceState::Up(server) => server.has_ended(),
-        }
+        self.running.lock().unwrap().as_mut().is_some_and(|running| running.process.has_ended())
     }
 }

@@ -11,31 +11,27 @@ use tidegate::spi::{AccountKey, EntryKind};
 /// A connection of a new query is waited for this long: the database may have been started again just now.
 const MAX_CONNECT_TIME: Duration = Duration::from_secs(30);
 
-/// The rows of one account.
 #[derive(Clone, Debug, Default)]
-pub struct LedgerRows {
+pub(super) struct LedgerRows {
     /// The entries, oldest first.
-    pub entries: Vec<EntryRow>,
+    pub(super) entries: Vec<EntryRow>,
     /// The sum of the balances of all periods.
-    pub balance: i64,
+    pub(super) balance: i64,
     /// Reservations that have not ended and not run out: how many, and their units.
-    pub open_holds: (u64, u64),
+    pub(super) open_holds: (u64, u64),
 }
 
-/// An entry.
 #[derive(Clone, Copy, Debug)]
-pub struct EntryRow {
+pub(super) struct EntryRow {
     /// When it happened, in microseconds, by the clock of the store.
-    pub time: i64,
-    /// What happened.
-    pub kind: EntryKind,
-    /// The consumed units.
-    pub amount: i64,
+    #[expect(dead_code, reason = "the report of a broken promise shows it")]
+    pub(super) time: i64,
+    pub(super) kind: EntryKind,
+    pub(super) amount: i64,
     /// The owner of the reservation; 0 if it is none.
-    pub owner: i64,
+    pub(super) owner: i64,
 }
 
-/// The database of the ledger.
 #[derive(Clone, Debug)]
 pub(super) enum LedgerDatabase {
     Postgres(PgPool),
@@ -90,7 +86,6 @@ impl LedgerDatabase {
         Self::Sqlite(options.connect_lazy_with(file))
     }
 
-    /// The rows of an account.
     pub(super) async fn rows(&self, key: &AccountKey) -> Result<LedgerRows, sqlx::Error> {
         match self {
             Self::Postgres(pool) => read_rows!(pool, key),
@@ -100,8 +95,7 @@ impl LedgerDatabase {
 }
 
 impl LedgerRows {
-    /// The sum of the entries.
-    pub fn consumed(&self) -> i64 {
+    pub(super) fn consumed(&self) -> i64 {
         self.entries.iter().map(|entry| entry.amount).sum()
     }
 }

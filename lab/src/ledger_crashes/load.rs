@@ -1,6 +1,5 @@
 //! `Load`: the clients of one round, and their notes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
@@ -11,41 +10,20 @@ use super::instance::Instance;
 use super::rules::Quota;
 use crate::traffic::Workers;
 
-/// Clients at the same time.
-pub const CLIENTS: usize = 6;
+pub(super) const CLIENTS: usize = 6;
 
-/// The clients of one round.
+/// What the clients of one round share.
 pub(super) struct Load {
-    round: u32,
-    tenants: Vec<String>,
-    instances: Vec<Arc<Instance>>,
-    may_repeat_reservations: bool,
-    /// Finished calls.
-    calls: AtomicU64,
-    /// Acknowledged calls under each quota.
-    acknowledged: [AtomicU64; 4],
-    notes: Mutex<Vec<CallRecord>>,
+    pub(super) round: u32,
+    pub(super) tenants: Vec<String>,
+    pub(super) instances: Vec<Arc<Instance>>,
+    /// Whether a key may be reserved again. One that has run out would be a new reservation.
+    pub(super) may_repeat_reservations: bool,
+    /// The finished calls.
+    pub(super) notes: Mutex<Vec<CallRecord>>,
 }
 
 impl Load {
-    pub(super) fn new(
-        round: u32,
-        tenants: Vec<String>,
-        instances: &[Arc<Instance>],
-        may_repeat_reservations: bool,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            round,
-            may_repeat_reservations,
-            tenants,
-            instances: instances.to_vec(),
-            calls: AtomicU64::new(0),
-            acknowledged: Default::default(),
-            notes: Mutex::default(),
-        })
-    }
-
-    /// Starts all clients.
     pub(super) fn start(self: &Arc<Self>, rng: &mut Rng) -> Workers {
         let mut clients = Workers::default();
         for number in 0..CLIENTS {
@@ -55,50 +33,20 @@ impl Load {
         clients
     }
 
-    pub(super) const fn round(&self) -> u32 {
-        self.round
-    }
-
-    /// Whether a key may be reserved again. One that has run out would be a new reservation.
-    pub(super) const fn may_repeat_reservations(&self) -> bool {
-        self.may_repeat_reservations
-    }
-
-    pub(super) fn tenants(&self) -> &[String] {
-        &self.tenants
-    }
-
-    /// The number of finished calls.
     pub(super) fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
+        self.notes.lock().unwrap().len() as u64
     }
 
     /// The number of calls under this quota that were answered by a decision.
     pub(super) fn decided(&self, quota: Quota) -> u64 {
-        self.acknowledged[quota as usize].load(Ordering::Relaxed)
+        let is_decided =
+            |call: &&CallRecord| call.account.quota == quota && matches!(call.answer, Answer::Done | Answer::Denied);
+        self.notes.lock().unwrap().iter().filter(is_decided).count() as u64
     }
 
-    pub(super) fn pick_instance(&self, rng: &mut Rng) -> (usize, Arc<Instance>) {
-        let index = rng.usize(..self.instances.len());
-        (index, Arc::clone(&self.instances[index]))
-    }
-
-    pub(super) fn note(&self, call: CallRecord) {
-        if matches!(call.answer, Answer::Done | Answer::Denied) {
-            self.acknowledged[call.account.quota as usize].fetch_add(1, Ordering::Relaxed);
-        }
-        self.notes.lock().unwrap().push(call);
-        self.calls.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The last notes, as text.
-    pub(super) fn latest_notes(&self, count: usize) -> Vec<String> {
+    pub(super) fn latest_notes(&self, count: usize) -> String {
         let notes = self.notes.lock().unwrap();
-        notes[notes.len().saturating_sub(count)..].iter().map(ToString::to_string).collect()
-    }
-
-    /// The notes so far.
-    pub(super) fn take_notes(&self) -> Vec<CallRecord> {
-        std::mem::take(&mut self.notes.lock().unwrap())
+        let latest: Vec<_> = notes[notes.len().saturating_sub(count)..].iter().map(ToString::to_string).collect();
+        latest.join("\n")
     }
 }

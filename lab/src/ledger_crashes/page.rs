@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::load::CLIENTS;
-use super::outcome::{Counts, RoundOutcome};
+use super::run::RoundOutcome;
 use super::strike::Deployment;
 use crate::page::{cells, start_figures, table};
+use crate::suite::{Answer, AnswerCounts};
 
 const PROMISES: &str = "\
 # Crashes of the ledger
@@ -51,8 +52,12 @@ pub fn figures(outcomes: &[RoundOutcome], seeds: &[u64], command: &str, stamp: &
         by_victims.entry((outcome.deployment, outcome.victims())).or_default().push(outcome);
     }
     let rows = by_victims.into_iter().map(|((deployment, victims), rounds)| {
-        let Counts { done, denied, failed, missing } =
-            rounds.iter().fold(Counts::default(), |counts, round| counts.plus(round.counts));
+        let mut counts = AnswerCounts::default();
+        for round in &rounds {
+            counts.add(&round.counts);
+        }
+        let [done, denied, failed, missing] =
+            [Answer::Allowed, Answer::Denied, Answer::Refused, Answer::Missing].map(|answer| counts.of(answer));
         let lost: u64 = rounds.iter().map(|round| round.lost_units).sum();
         let lag = rounds.iter().filter(|round| round.lost_store()).map(|round| round.lag_micros / 1_000).max();
         let lag = lag.map_or("-".to_owned(), |millis| millis.to_string());

@@ -11,26 +11,24 @@ use super::rules::Account;
 
 /// A loss of the store: what it had not given to the ledger before it died.
 #[derive(Clone, Debug)]
-pub struct StoreLoss {
+pub(super) struct StoreLoss {
     /// When the harness looked into the outboxes for the last time.
-    pub looked_at: Timestamp,
+    pub(super) looked_at: Timestamp,
     /// When the store was dead.
-    pub dead_at: Timestamp,
+    pub(super) dead_at: Timestamp,
     /// What was waiting in the outbox of the account at that look: costs of consumptions, and of commits.
-    pub waiting: Vec<(EntryKind, i64)>,
+    pub(super) waiting: Vec<(EntryKind, i64)>,
 }
 
 /// Everything that is known about an account.
 #[derive(Clone, Debug)]
-pub struct AccountEvidence {
-    /// The account.
-    pub account: Account,
+pub(super) struct AccountEvidence {
+    pub(super) account: Account,
     /// The calls, in the order in which they were answered.
-    pub calls: Vec<CallRecord>,
-    /// The ledger.
-    pub rows: LedgerRows,
+    pub(super) calls: Vec<CallRecord>,
+    pub(super) rows: LedgerRows,
     /// The losses of the store during these calls.
-    pub losses: Vec<StoreLoss>,
+    pub(super) losses: Vec<StoreLoss>,
 }
 
 /// What must be in the ledger, and what may be, for one cost.
@@ -44,97 +42,74 @@ struct Bounds {
 
 impl AccountEvidence {
     /// Describes every broken promise.
-    pub fn problems(&self) -> Vec<String> {
+    pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        self.check_consumptions(&mut problems);
-        self.check_commits(&mut problems);
+        self.check_costs(EntryKind::Consume, &mut problems);
+        self.check_costs(EntryKind::Commit, &mut problems);
+        self.check_keys(&mut problems);
         self.check_reservations(&mut problems);
+        self.check_ends(&mut problems);
         self.check_sums(&mut problems);
         problems
     }
 
     /// How many of the acknowledged units the ledger does not have.
-    pub fn lost_units(&self) -> u64 {
-        let acknowledged = self.acknowledged_units();
-        acknowledged.saturating_sub(u64::try_from(self.rows.consumed()).unwrap_or_default())
+    pub(super) fn lost_units(&self) -> u64 {
+        self.acknowledged_units().saturating_sub(u64::try_from(self.rows.consumed()).unwrap_or_default())
     }
 
     /// The units of all acknowledged consumptions and commits.
-    pub fn acknowledged_units(&self) -> u64 {
-        let consumed = self.consumption_bounds();
-        let committed = self.commit_bounds();
-        consumed.iter().chain(&committed).map(|(cost, bounds)| cost * bounds.acknowledged).sum()
+    fn acknowledged_units(&self) -> u64 {
+        let units = |kind| -> i64 {
+            self.bounds(kind).iter().map(|(cost, bounds)| cost * i64::try_from(bounds.acknowledged).unwrap()).sum()
+        };
+        (units(EntryKind::Consume) + units(EntryKind::Commit)).unsigned_abs()
     }
 
-    /// Every acknowledged consumption is in the ledger once; beyond these, only such whose caller got no decision.
-    fn check_consumptions(&self, problems: &mut Vec<String>) {
-        let entries = |kind: EntryKind, amount: i64| {
-            let matches = |entry: &&EntryRow| entry.kind == kind && entry.amount == amount && entry.owner == 0;
-            self.rows.entries.iter().filter(matches).count() as u64
+    fn entries(&self, kind: EntryKind) -> impl Iterator<Item = &EntryRow> {
+        self.rows.entries.iter().filter(move |entry| entry.kind == kind)
+    }
+
+    /// Everything that was acknowledged is in the ledger once; beyond that, only what callers got no decision about, and refunds of that.
+    fn check_costs(&self, kind: EntryKind, problems: &mut Vec<String>) {
+        let bounds = self.bounds(kind);
+        // Nobody but a reservation consumes with an owner.
+        let is_own = |entry: &EntryRow, cost: i64| {
+            entry.amount == cost && (kind == EntryKind::Commit || entry.owner == 0 || !bounds.contains_key(&cost))
         };
-        let bounds = self.consumption_bounds();
-        for (&cost, &Bounds { acknowledged, uncertain, losable }) in &bounds {
-            let signed = i64::try_from(cost).unwrap_or(i64::MAX);
-            let (consumed, refunded) = (entries(EntryKind::Consume, signed), entries(EntryKind::Release, -signed));
-            let counted = format!(
-                "{acknowledged} consumptions of {cost} are acknowledged (of which {losable} may be lost), {uncertain} uncertain; the ledger has \
-                 {consumed} and {refunded} refunds"
-            );
-            if consumed + losable < acknowledged + refunded {
-                problems.push(format!("an acknowledged consumption is missing: {counted}"));
-            }
-            if consumed > acknowledged + uncertain {
-                problems.push(format!("a consumption is there that nobody made, or twice: {counted}"));
-            }
-            if refunded > uncertain {
-                problems.push(format!("a refund is there that nobody caused: {counted}"));
-            }
-        }
-        let is_known = |entry: &&EntryRow| {
-            matches!(entry.kind, EntryKind::Consume)
-                && u64::try_from(entry.amount).is_ok_and(|cost| bounds.contains_key(&cost))
-        };
-        let consumptions = self.rows.entries.iter().filter(|entry| entry.kind == EntryKind::Consume);
-        for entry in consumptions.filter(|entry| !is_known(entry)) {
-            problems.push(format!("a consumption of an amount that nobody asked for: {entry:?}"));
+        let costs: BTreeSet<i64> = bounds.keys().copied().chain(self.entries(kind).map(|entry| entry.amount)).collect();
+        for cost in costs {
+            let Bounds { acknowledged, uncertain, losable } = bounds.get(&cost).copied().unwrap_or_default();
+            let counted = self.entries(kind).filter(|entry| is_own(entry, cost)).count() as u64;
+            let is_refund = |entry: &&EntryRow| entry.amount == -cost && entry.owner == 0;
+            let refunds = self.entries(EntryKind::Release).filter(is_refund).count() as u64;
+            let refunded = if kind == EntryKind::Consume { refunds } else { 0 };
+            let mut promise = |is_kept: bool, problem: &str| {
+                if !is_kept {
+                    problems.push(format!(
+                        "{kind:?} of {cost}: {problem}: {acknowledged} are acknowledged (of which {losable} may be lost), {uncertain} \
+                         uncertain; the ledger has {counted} and {refunded} refunds"
+                    ));
+                }
+            };
+            promise(counted + losable >= acknowledged + refunded, "an acknowledged one is missing");
+            promise(counted <= acknowledged + uncertain, "one is there that nobody made, or twice");
+            promise(refunded <= uncertain, "a refund is there that nobody caused");
         }
     }
 
     /// No idempotency key is counted twice.
-    fn check_commits(&self, problems: &mut Vec<String>) {
-        let commits = self.rows.entries.iter().filter(|entry| entry.kind == EntryKind::Commit);
-        let (mut owners, mut by_cost) = (BTreeSet::new(), BTreeMap::<u64, u64>::new());
-        for entry in commits {
-            if !owners.insert(entry.owner) {
-                problems.push(format!("an idempotency key is counted twice: {entry:?}"));
-            }
-            *by_cost.entry(u64::try_from(entry.amount).unwrap_or(u64::MAX)).or_default() += 1;
-        }
-        let bounds = self.commit_bounds();
-        let costs: BTreeSet<u64> = bounds.keys().chain(by_cost.keys()).copied().collect();
-        for cost in costs {
-            let Bounds { acknowledged, uncertain, losable } = bounds.get(&cost).copied().unwrap_or_default();
-            let counted = by_cost.get(&cost).copied().unwrap_or_default();
-            let described = format!(
-                "{acknowledged} keys are committed with {cost} (of which {losable} may be lost), {uncertain} uncertain; the ledger has {counted}"
-            );
-            if counted + losable < acknowledged {
-                problems.push(format!("an acknowledged commit is missing: {described}"));
-            }
-            if counted > acknowledged + uncertain {
-                problems.push(format!("a commit is there that nobody made, or twice: {described}"));
-            }
+    fn check_keys(&self, problems: &mut Vec<String>) {
+        let mut owners = BTreeSet::new();
+        for entry in self.entries(EntryKind::Commit).filter(|entry| !owners.insert(entry.owner)) {
+            problems.push(format!("an idempotency key is counted twice: {entry:?}"));
         }
     }
 
     /// Every acknowledged reservation is in the ledger once.
     fn check_reservations(&self, problems: &mut Vec<String>) {
-        let reserves = self.rows.entries.iter().filter(|entry| entry.kind == EntryKind::Reserve);
-        let (mut made, mut owners) = (0, BTreeSet::new());
-        for entry in reserves {
-            made += 1;
-            owners.insert(entry.owner);
-        }
+        let made = self.entries(EntryKind::Reserve).count();
+        let owners: BTreeSet<_> = self.entries(EntryKind::Reserve).map(|entry| entry.owner).collect();
         let (mut acknowledged, mut asked) = (BTreeSet::new(), BTreeSet::new());
         for call in &self.calls {
             if let CallKind::Reserve { key, .. } = &call.kind {
@@ -152,7 +127,6 @@ impl AccountEvidence {
         if owners.len() > asked.len() {
             problems.push(format!("a reservation is there that nobody made: {described}"));
         }
-        self.check_ends(problems);
     }
 
     /// A reservation has ended only if somebody ended it. One that was given back after a 503 can be made again.
@@ -189,39 +163,31 @@ impl AccountEvidence {
         }
     }
 
-    fn consumption_bounds(&self) -> BTreeMap<u64, Bounds> {
-        let mut bounds = BTreeMap::<u64, Bounds>::new();
-        for call in &self.calls {
-            if let CallKind::Consume { cost } = call.kind {
-                let of_cost = bounds.entry(cost).or_default();
-                of_cost.acknowledged += u64::from(call.answer.is_acknowledged());
-                of_cost.uncertain += u64::from(call.answer.is_uncertain());
-                of_cost.losable += u64::from(call.answer == Answer::Done && self.was_late(call));
-            }
+    /// What must be in the ledger for each cost, and what may be. Every repeat of a commit is one with the first.
+    fn bounds(&self, kind: EntryKind) -> BTreeMap<i64, Bounds> {
+        let mut steps = BTreeMap::<String, (u64, bool, bool, bool)>::new();
+        for (number, call) in self.calls.iter().enumerate() {
+            let (name, cost) = match (&call.kind, kind) {
+                (CallKind::Consume { cost }, EntryKind::Consume) => (number.to_string(), *cost),
+                (CallKind::Commit { key, cost }, EntryKind::Commit) => (key.clone(), *cost),
+                _ => continue,
+            };
+            let (_, acknowledged, uncertain, late) = steps.entry(name).or_insert((cost, false, false, false));
+            *acknowledged |= call.answer.is_acknowledged();
+            *uncertain |= call.answer.is_uncertain();
+            *late |= call.answer == Answer::Done && self.was_late(call);
         }
-        self.add_waiting(EntryKind::Consume, &mut bounds);
-        bounds
-    }
-
-    /// By key, since every repeat of a commit is one.
-    fn commit_bounds(&self) -> BTreeMap<u64, Bounds> {
-        let mut keys = BTreeMap::<&str, (u64, bool, bool, bool)>::new();
-        for call in &self.calls {
-            if let CallKind::Commit { key, cost } = &call.kind {
-                let (_, acknowledged, uncertain, late) = keys.entry(key).or_insert((*cost, false, false, false));
-                *acknowledged |= call.answer == Answer::Done;
-                *uncertain |= call.answer.is_uncertain();
-                *late |= call.answer == Answer::Done && self.was_late(call);
-            }
-        }
-        let mut bounds = BTreeMap::<u64, Bounds>::new();
-        for (cost, acknowledged, uncertain, late) in keys.into_values() {
-            let of_cost = bounds.entry(cost).or_default();
+        let mut bounds = BTreeMap::<i64, Bounds>::new();
+        for (cost, acknowledged, uncertain, late) in steps.into_values() {
+            let of_cost = bounds.entry(i64::try_from(cost).unwrap_or(i64::MAX)).or_default();
             of_cost.acknowledged += u64::from(acknowledged);
             of_cost.uncertain += u64::from(uncertain && !acknowledged);
             of_cost.losable += u64::from(acknowledged && late);
         }
-        self.add_waiting(EntryKind::Commit, &mut bounds);
+        if self.account.quota.may_lag() {
+            let waiting = self.losses.iter().flat_map(|loss| &loss.waiting).filter(|(waiting, _)| *waiting == kind);
+            waiting.for_each(|(_, cost)| bounds.entry(*cost).or_default().losable += 1);
+        }
         bounds
     }
 
@@ -229,16 +195,6 @@ impl AccountEvidence {
     fn was_late(&self, call: &CallRecord) -> bool {
         let is_late = |loss: &StoreLoss| call.ended >= loss.looked_at && call.began <= loss.dead_at;
         self.account.quota.may_lag() && self.losses.iter().any(is_late)
-    }
-
-    fn add_waiting(&self, kind: EntryKind, bounds: &mut BTreeMap<u64, Bounds>) {
-        if !self.account.quota.may_lag() {
-            return;
-        }
-        let waiting = self.losses.iter().flat_map(|loss| &loss.waiting).filter(|(waiting, _)| *waiting == kind);
-        for cost in waiting.filter_map(|(_, amount)| u64::try_from(*amount).ok()) {
-            bounds.entry(cost).or_default().losable += 1;
-        }
     }
 }
 

@@ -1,16 +1,12 @@
 //! The rules of the crash suite, and the accounts that requests have in the ledger.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-
+use serde_json::{Value, json};
 use tidegate::spi::AccountKey;
 use tidegate::{Limiter, MemoryStore, Secret};
 use tidegate_rules::{RuleFile, SampleRequest};
 
-/// The secret of all instances.
 pub(super) const SECRET: &str = "crash suite";
 
-/// The slots of a tenant.
 pub(super) const SLOTS: usize = 3;
 
 /// Units of a tenant under [`Account::Sync`] and [`Account::Async`]. Some tenants use them up within a few rounds.
@@ -38,17 +34,13 @@ pub enum Quota {
 pub struct Account {
     /// The quota.
     pub quota: Quota,
-    /// The name of the tenant.
+    /// The tenant.
     pub tenant: String,
 }
 
 /// Finds the accounts of tenants in the ledger, where subjects are hashes.
-pub(super) struct AccountIndex {
-    limiter: Limiter<MemoryStore>,
-    known: Mutex<BTreeMap<Account, AccountKey>>,
-}
+pub(super) struct AccountIndex(Limiter<MemoryStore>);
 
-/// The rule file.
 pub(super) fn rule_file() -> String {
     format!(
         "\
@@ -96,16 +88,10 @@ impl Quota {
     }
 
     /// The id of its rule.
-    pub(super) const fn rule(self) -> &'static str {
-        match self {
-            Self::Sync => "sync-units",
-            Self::Async => "async-units",
-            Self::Export => "export-units",
-            Self::Local => "local-units",
-        }
+    pub(super) fn rule(self) -> String {
+        format!("{}-units", self.action())
     }
 
-    /// Its units.
     pub(super) const fn amount(self) -> u64 {
         match self {
             Self::Sync | Self::Async => AMOUNT,
@@ -119,26 +105,30 @@ impl Quota {
     }
 }
 
+impl Account {
+    /// A request of the tenant to which the quota applies, with further fields.
+    pub(super) fn request(&self, mut fields: Value) -> Value {
+        fields["action"] = json!(self.quota.action());
+        fields["tenant"] = json!(self.tenant);
+        fields
+    }
+}
+
 impl AccountIndex {
     pub(super) fn new() -> Self {
         let rules = RuleFile::parse("rules.yaml", &rule_file()).unwrap_or_else(|report| panic!("{report}"));
-        let limiter = Limiter::new(rules.rules().clone(), MemoryStore::new()).with_secret(&Secret::new(SECRET));
-        Self { limiter, known: Mutex::default() }
+        Self(Limiter::new(rules.rules().clone(), MemoryStore::new()).with_secret(&Secret::new(SECRET)))
     }
 
     /// The account as stores and the ledger know it.
     pub(super) fn key(&self, account: &Account) -> AccountKey {
-        let mut known = self.known.lock().unwrap();
-        let find = || {
-            let mut sample = SampleRequest::new();
-            sample.action = Some(account.quota.action().to_owned());
-            sample.tenant = Some(account.tenant.clone());
-            let attributes = sample.attributes().expect("a valid request");
-            let plan = self.limiter.plan(&attributes.request());
-            let recorded = plan.checks().iter().find(|check| check.gate().ledger().is_some());
-            AccountKey::from_key(recorded.expect("a quota with a ledger").key())
-        };
-        known.entry(account.clone()).or_insert_with(find).clone()
+        let mut sample = SampleRequest::new();
+        sample.action = Some(account.quota.action().to_owned());
+        sample.tenant = Some(account.tenant.clone());
+        let attributes = sample.attributes().expect("a valid request");
+        let plan = self.0.plan(&attributes.request());
+        let recorded = plan.checks().iter().find(|check| check.gate().ledger().is_some());
+        AccountKey::from_key(recorded.expect("a quota with a ledger").key())
     }
 }
 
@@ -154,6 +144,6 @@ mod tests {
         let distinct: std::collections::BTreeSet<_> = accounts.iter().flatten().collect();
         assert_eq!(distinct.len(), 8);
         let parsed = accounts[0].each_ref().map(|key| key.parse().unwrap().0);
-        assert_eq!(parsed, Quota::ALL.map(Quota::rule));
+        assert_eq!(parsed, Quota::ALL.map(Quota::rule).each_ref().map(String::as_str));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conformance::poll::Polling;
@@ -17,10 +17,10 @@ use super::client::LoadClient;
 use super::environment::Environment;
 use super::inspection::inspect;
 use super::load::{CLIENTS, Load};
-use super::outcome::{Counts, RoundOutcome};
 use super::promises::StoreLoss;
 use super::rules::{Account, AccountIndex, Quota, SLOTS};
 use super::strike::{Deployment, Strike, Victim};
+use crate::suite::AnswerCounts;
 use crate::traffic::Workers;
 
 /// Tenants under load in a round.
@@ -52,12 +52,23 @@ pub struct RunOptions {
     pub program: PathBuf,
 }
 
-/// A run.
+/// What happened in one round.
+#[derive(Clone, Debug)]
+pub struct RoundOutcome {
+    pub(super) deployment: Deployment,
+    strikes: Vec<Strike>,
+    /// The calls by their answer.
+    pub counts: AnswerCounts,
+    /// Units that were acknowledged under the rule with `async`, and that the ledger does not have.
+    pub(super) lost_units: u64,
+    /// The time from the last look into the outboxes back to the oldest entry there, in microseconds: the lag of the ledger at a loss.
+    pub(super) lag_micros: u64,
+}
+
 pub(super) struct CrashRun {
     pub(super) options: RunOptions,
     pub(super) environment: Environment,
     pub(super) index: AccountIndex,
-    /// The calls of each account.
     pub(super) calls: BTreeMap<Account, Vec<CallRecord>>,
     /// The losses of the store while the account was under load.
     pub(super) losses: BTreeMap<Account, Vec<StoreLoss>>,
@@ -65,18 +76,25 @@ pub(super) struct CrashRun {
     pub(super) lost_units: BTreeMap<Account, u64>,
 }
 
+impl RoundOutcome {
+    /// The names of what was killed.
+    pub(super) fn victims(&self) -> String {
+        let mut names: Vec<_> = self.strikes.iter().map(|strike| strike.victim.name()).collect();
+        names.sort_unstable();
+        names.join(", ")
+    }
+
+    /// Whether the store has lost everything.
+    pub(super) fn lost_store(&self) -> bool {
+        self.strikes.iter().any(|strike| strike.victim == Victim::Redis)
+    }
+}
+
 /// Runs all rounds. Panics with the seed, the round and the history of the account if a promise is broken.
 pub async fn run(options: RunOptions) -> Vec<RoundOutcome> {
     let environment = Environment::start(options.deployment, &options.program, options.reservation_ttl).await;
-    let index = AccountIndex::new();
-    let mut run = CrashRun {
-        options,
-        environment,
-        index,
-        calls: BTreeMap::new(),
-        losses: BTreeMap::new(),
-        lost_units: BTreeMap::new(),
-    };
+    let (calls, losses, lost_units) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let mut run = CrashRun { options, environment, index: AccountIndex::new(), calls, losses, lost_units };
     let mut outcomes = Vec::new();
     for round in 0..run.options.rounds {
         outcomes.push(run.round(round).await);
@@ -91,8 +109,13 @@ impl CrashRun {
         let strikes = deployment.strikes(calls, &mut rng);
         let named: Vec<_> = strikes.iter().map(|strike| strike.victim).collect();
         eprintln!("{}, seed {seed}, round {round}: {named:?}", deployment.name());
-        let may_repeat = self.options.reservation_ttl >= MIN_REPEATED_TTL;
-        let load = Load::new(round, tenants_of(round), &self.environment.instances, may_repeat);
+        let load = Arc::new(Load {
+            round,
+            tenants: tenants_of(round),
+            instances: self.environment.instances.clone(),
+            may_repeat_reservations: self.options.reservation_ttl >= MIN_REPEATED_TTL,
+            notes: Mutex::default(),
+        });
         let mut clients = load.start(&mut rng);
         let lag_micros = self.strike_all(&strikes, &load, &mut clients).await;
         self.wait_for_decisions(&load, &mut clients).await;
@@ -127,8 +150,8 @@ impl CrashRun {
         for (calls, is_strike, strike) in moments {
             let mut polling = Polling::until("the load goes on");
             while load.calls() < calls {
-                self.assert_no_client_ended(load.round(), clients);
-                polling.pause(|| self.place(load.round())).await;
+                self.assert_no_client_ended(load.round, clients);
+                polling.pause(|| self.place(load.round)).await;
             }
             match (is_strike, strike.victim) {
                 (true, victim) => {
@@ -154,7 +177,7 @@ impl CrashRun {
         }
         let clock = SystemClock::new();
         let lagging = |tenant: &String| [Quota::Async, Quota::Local].map(|quota| account(quota, tenant));
-        let accounts: Vec<Account> = load.tenants().iter().flat_map(lagging).collect();
+        let accounts: Vec<Account> = load.tenants.iter().flat_map(lagging).collect();
         let keys: Vec<_> = accounts.iter().map(|account| self.index.key(account)).collect();
         let looked_at = clock.now();
         let waiting = self.environment.waiting(&keys).await;
@@ -173,13 +196,12 @@ impl CrashRun {
         let before = Quota::ALL.map(|quota| load.decided(quota));
         let decided = || Quota::ALL.map(|quota| load.decided(quota) - before[quota as usize]);
         let details = || {
-            let outputs: Vec<_> = self.environment.instances.iter().map(|instance| instance.log_lines()).collect();
-            let latest = load.latest_notes(20).join("\n");
-            format!("{}: decided {:?}\n{latest}\n{}", self.place(load.round()), decided(), outputs.join("\n"))
+            let (place, latest, logs) = (self.place(load.round), load.latest_notes(20), self.environment.log_lines());
+            format!("{place}: decided {:?}\n{latest}\n{logs}", decided())
         };
         let mut polling = Polling::until("calls are decided after everything is up again");
         while decided().iter().any(|count| *count < DECIDED_AFTER_REPAIR) {
-            self.assert_no_client_ended(load.round(), clients);
+            self.assert_no_client_ended(load.round, clients);
             self.environment.assert_no_instance_ended();
             polling.pause(details).await;
         }
@@ -187,20 +209,20 @@ impl CrashRun {
 
     /// Takes every slot of every tenant: none is leaked.
     async fn take_slots(&self, load: &Arc<Load>, seed: u64) {
-        for tenant in load.tenants() {
+        for tenant in &load.tenants {
             let mut client = LoadClient::new(load, CLIENTS, seed);
             let mut polling = Polling::until("every slot can be taken after the lease");
             while !client.take_all_slots(tenant, SLOTS).await {
-                polling.pause(|| format!("{}, tenant {tenant}", self.place(load.round()))).await;
+                polling.pause(|| format!("{}, tenant {tenant}", self.place(load.round))).await;
             }
         }
     }
 
     /// Files the notes of a round by account.
-    fn collect(&mut self, load: &Load) -> Counts {
-        let notes = load.take_notes();
-        let counts = Counts::new(&notes);
-        for note in notes {
+    fn collect(&mut self, load: &Load) -> AnswerCounts {
+        let mut counts = AnswerCounts::default();
+        for note in std::mem::take(&mut *load.notes.lock().unwrap()) {
+            note.answer.counted().into_iter().for_each(|answer| counts.record(answer));
             self.calls.entry(note.account.clone()).or_default().push(note);
         }
         counts

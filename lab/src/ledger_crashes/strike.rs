@@ -29,9 +29,8 @@ pub enum Deployment {
 
 /// One kill.
 #[derive(Clone, Copy, Debug)]
-pub struct Strike {
-    /// What is killed.
-    pub victim: Victim,
+pub(super) struct Strike {
+    pub(super) victim: Victim,
     /// Calls of the round that are finished before it.
     pub(super) after_calls: u64,
     /// A further delay, so that it does not always follow an answer.
@@ -64,7 +63,6 @@ impl Deployment {
         }
     }
 
-    /// The number of instances.
     pub(super) const fn instances(self) -> usize {
         match self {
             Self::Fleet => 2,
