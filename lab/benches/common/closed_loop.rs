@@ -42,9 +42,6 @@ pub(crate) struct CallBench<'s> {
     pub(crate) calls: usize,
 }
 
-/// A contender, and its row in the table.
-pub(crate) type NamedContender<'c> = (&'static str, Contender<'c, CallCost>);
-
 impl<C: Sync> Instance<C> {
     pub(crate) fn new(connect: impl AsyncFnOnce() -> C) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -86,7 +83,7 @@ impl<'c> CallBench<'c> {
         name: &'static str,
         instances: &'c [Instance<C>],
         call: impl AsyncFn(&C, usize) + Sync + 'c,
-    ) -> NamedContender<'c> {
+    ) -> Contender<'c, CallCost> {
         let Self { server, callers, calls } = *self;
         (name, Box::new(move || measure_calls(server, instances, callers, calls, &call)))
     }
@@ -124,20 +121,25 @@ pub(crate) fn measure_calls<C: Sync>(
     }
 }
 
-/// Something to measure: each call is one round.
-pub(crate) type Contender<'c, M> = Box<dyn FnMut() -> M + 'c>;
+/// Something to measure, and its row in the table: each call is one round.
+pub(crate) type Contender<'c, M, N = &'static str> = (N, Box<dyn FnMut() -> M + 'c>);
 
 /// Runs all contenders in turn, `rounds` times, and returns the best round of each. A disturbance of the machine affects all of them,
 /// and the best round is the least disturbed.
-pub(crate) fn best_of<M>(rounds: usize, contenders: &mut [Contender<'_, M>], beats: impl Fn(&M, &M) -> bool) -> Vec<M> {
+pub(crate) fn best_of<M, N>(
+    rounds: usize,
+    contenders: Vec<Contender<'_, M, N>>,
+    beats: impl Fn(&M, &M) -> bool,
+) -> Vec<(N, M)> {
+    let (names, mut contenders): (Vec<_>, Vec<_>) = contenders.into_iter().unzip();
     let mut best: Vec<M> = contenders.iter_mut().map(|contender| contender()).collect();
     for _ in 1..rounds {
-        for (best, contender) in best.iter_mut().zip(contenders.iter_mut()) {
+        for (best, contender) in best.iter_mut().zip(&mut contenders) {
             let round = contender();
             if beats(&round, best) {
                 *best = round;
             }
         }
     }
-    best
+    names.into_iter().zip(best).collect()
 }

@@ -1,4 +1,4 @@
-//! `StoreDriver`: sends decisions to the Redis store, many at a time.
+//! `StoreDriver`: sends decisions to the Redis store, many at a time; and commands in batches of the same size.
 
 use std::time::Duration;
 
@@ -8,7 +8,10 @@ use tidegate::spi::{Check, Gate, Plan, Subject};
 use tidegate_redis::{RedisOptions, RedisStore};
 use tokio::runtime::Runtime;
 
-use super::{Random, pipeline::BATCH_SIZE};
+use super::Random;
+
+/// Decisions or commands that are under way together.
+const BATCH_SIZE: usize = 500;
 
 /// The first `count` subjects.
 pub(crate) fn subjects(count: usize) -> Vec<Subject> {
@@ -19,6 +22,16 @@ pub(crate) fn subjects(count: usize) -> Vec<Subject> {
 /// The options of a store on a busy machine, which may be slower than the default timeout.
 pub(crate) fn patient_options() -> RedisOptions {
     RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false)
+}
+
+/// Sends commands in batches, for comparisons, and waits for all replies.
+pub(crate) fn send(connection: &mut redis::Connection, commands: impl IntoIterator<Item = redis::Cmd>) {
+    let mut commands = commands.into_iter().peekable();
+    while commands.peek().is_some() {
+        let mut pipeline = redis::Pipeline::with_capacity(BATCH_SIZE);
+        commands.by_ref().take(BATCH_SIZE).for_each(|command| _ = pipeline.add_command(command).ignore());
+        pipeline.exec(connection).unwrap();
+    }
 }
 
 /// A store and its runtime.

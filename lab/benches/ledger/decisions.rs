@@ -72,11 +72,11 @@ pub(crate) fn measure(bench: &Bench, database: &Database) -> Table {
         }
     });
     for (callers, fewer) in CALLERS {
-        let contender = |setup: &'_ Setup<'_>| measure_round(bench, database, setup, callers, calls / fewer);
-        let mut contenders: Vec<Contender<'_, DecisionCost>> =
-            setups.iter().map(|setup| -> Contender<'_, DecisionCost> { Box::new(move || contender(setup)) }).collect();
-        let best = best_of(bench.rounds(), &mut contenders, |round, best| round.process < best.process);
-        for ((name, _), cost) in MODES.into_iter().zip(best) {
+        let mut contenders: Vec<Contender<'_, DecisionCost>> = Vec::new();
+        for ((name, _), setup) in MODES.into_iter().zip(&setups) {
+            contenders.push((name, Box::new(move || measure_round(bench, database, setup, callers, calls / fewer))));
+        }
+        for (name, cost) in best_of(bench.rounds(), contenders, |round, best| round.process < best.process) {
             let numbers = [
                 (cost.redis, 2),
                 (cost.process, 2),

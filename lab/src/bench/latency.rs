@@ -41,8 +41,8 @@ pub(crate) struct RequestTimes {
 impl Latencies {
     pub(crate) fn new() -> Self {
         Self {
-            latency: histogram(),
-            send_delay: histogram(),
+            latency: histogram(3),
+            send_delay: histogram(3),
             saturated: 0,
             statuses: BTreeMap::new(),
             unanswered: 0,
@@ -151,7 +151,7 @@ mod tests {
     /// The latencies over one connection, with a server that takes `response_micros` for a request sent at a given time.
     fn over_one_connection(schedule: Schedule, response_micros: impl Fn(Timestamp) -> u64) -> Latencies {
         let (mut latencies, mut free) = (Latencies::new(), START);
-        for due in (0..schedule.count()).filter_map(|number| schedule.due(number)) {
+        for due in schedule.times() {
             let sent = due.max(free);
             let completed = sent.plus(Duration::from_micros(response_micros(sent)));
             latencies.add(RequestTimes { due, free, sent }, completed, Some(200));

@@ -4,13 +4,13 @@
 use std::net::SocketAddr;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, TE};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
 use http::{Method, Request, Uri};
 use http_body_util::Full;
 use prost::Message;
 use tidegate_server::envoy::messages::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
-use crate::traffic::{HttpResponse, Protocol, RESPONSE_BODY};
+use crate::traffic::{Connection, HttpResponse, Protocol, RESPONSE_BODY};
 
 /// Number of different clients in the requests.
 const CLIENT_COUNT: u16 = 1024;
@@ -20,9 +20,9 @@ const GRPC_PREFIX_BYTES: usize = 5;
 
 /// The requests for one server.
 pub(crate) struct RequestTemplate {
-    pub(crate) protocol: Protocol,
+    protocol: Protocol,
     /// `host:port`.
-    pub(crate) authority: String,
+    address: String,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -52,19 +52,11 @@ impl RequestTemplate {
     /// Rate limit service: two descriptors, by client address and by endpoint.
     pub(crate) fn rate_limits(server: SocketAddr) -> Self {
         const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert(TE, HeaderValue::from_static("trailers"));
+        let mut template = Self::post(server, PATH);
+        template.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        template.headers.insert(TE, HeaderValue::from_static("trailers"));
         let bodies = (0..CLIENT_COUNT).map(|client| grpc_frame(&descriptors(client))).collect();
-        Self {
-            protocol: Protocol::Http2,
-            // HTTP/2 needs the authority in the URI; a socket address is always valid there.
-            uri: format!("http://{server}{PATH}").parse().unwrap_or_default(),
-            headers,
-            bodies,
-            expected: ExpectedResponse::WithinLimits,
-            ..Self::post(server, PATH)
-        }
+        Self { protocol: Protocol::Http2, bodies, expected: ExpectedResponse::WithinLimits, ..template }
     }
 
     /// Check API: the same client address and endpoint.
@@ -107,29 +99,23 @@ impl RequestTemplate {
     }
 
     /// Any request; every response counts as correct.
-    pub(crate) fn any(authority: String, uri: Uri, method: Method, headers: HeaderMap, body: Bytes) -> Self {
-        Self {
-            protocol: Protocol::Http1,
-            authority,
-            method,
-            uri,
-            headers,
-            bodies: vec![body],
-            expected: ExpectedResponse::Any,
-        }
+    pub(crate) fn any(address: String, uri: Uri, method: Method, headers: HeaderMap, body: Bytes) -> Self {
+        let (bodies, expected) = (vec![body], ExpectedResponse::Any);
+        Self { protocol: Protocol::Http1, address, method, uri, headers, bodies, expected }
     }
 
     fn post(server: SocketAddr, path: &'static str) -> Self {
-        let authority = server.to_string();
-        let mut headers = HeaderMap::new();
-        // A socket address is always a valid header value.
-        headers.extend(HeaderValue::from_str(&authority).ok().map(|host| (HOST, host)));
-        Self::any(authority, Uri::from_static(path), Method::POST, headers, Bytes::new())
+        Self::any(server.to_string(), Uri::from_static(path), Method::POST, HeaderMap::new(), Bytes::new())
     }
 }
 
 /// Sending and checking
 impl RequestTemplate {
+    /// Opens connections for these requests.
+    pub(crate) async fn connect(&self, count: u16) -> Result<Vec<Connection>, String> {
+        Connection::open_many(self.protocol, &self.address, count).await.map_err(|error| error.to_string())
+    }
+
     /// The request with this number.
     pub(crate) fn request(&self, number: u64) -> Request<Full<Bytes>> {
         let body = &self.bodies[(number % self.bodies.len() as u64) as usize];

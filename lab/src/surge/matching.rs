@@ -42,7 +42,7 @@ impl Matching {
             waiting: AtomicU64::new(0),
             matched: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
-            waits: Mutex::new(histogram()),
+            waits: Mutex::new(histogram(3)),
             rng: Mutex::new(seeded_rng(seed, u64::MAX)),
             timer,
         }

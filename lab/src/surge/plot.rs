@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::table::escape_html;
+use crate::table::escape_html;
 
 /// Margins in pixels.
 const LEFT: f64 = 48.0;
