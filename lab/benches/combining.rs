@@ -7,7 +7,7 @@
 mod common;
 
 use common::{CallBench, CallCost, Cell, Contender, Instance, Options, Random, Table};
-use common::{best_of, measure_calls, patient_options, report, subjects};
+use common::{best_of, patient_options, report, subjects};
 use conformance::server::{Kind, Server};
 use conformance::topology::Cluster;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -67,7 +67,8 @@ fn one_hot_key(server: &Server, options: &Options, calls: usize) -> Table {
                 let mut pipeline = Pipeline::with_capacity(UNDER_WAY);
                 (0..UNDER_WAY).for_each(|_| _ = pipeline.cmd("INCR").arg(key_name(0)));
                 let batches = pipeline_calls / UNDER_WAY;
-                let cost = measure_calls(server, &connections, 1, batches, async |connection, _| {
+                let bench = CallBench { callers: 1, calls: batches, server };
+                let cost = bench.measure(&connections, async |connection, _| {
                     run_all(connection, &pipeline).await;
                 });
                 let each = UNDER_WAY as f64;

@@ -17,7 +17,6 @@ use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, ReservationTerms,
 use tidegate::{Limit, Period, Periods, Rate};
 use tidegate_redis::RedisStore;
 
-/// Calls under way.
 const UNDER_WAY: usize = 64;
 /// Subjects, each with slots of its own.
 const SUBJECTS: usize = 10_000;

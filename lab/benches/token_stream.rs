@@ -20,7 +20,6 @@ const EVENT: &str = "data: {\"id\":\"chatcmpl-7Qy\",\"object\":\"chat.completion
                      \"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}],\"usage\":null}\n\n";
 const END: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":9}}\n\ndata: [DONE]\n\n";
 
-/// The cost of one round.
 struct StreamCost {
     nanos_per_event: f64,
     /// From the request to the first byte of the response.

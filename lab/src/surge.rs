@@ -41,7 +41,6 @@ use std::sync::Arc;
 
 use tidegate::Timer;
 use tidegate_server::command::{Exit, Failure, Output, stop_signal, tokio_timer};
-use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use options::SurgeArgs;
 
@@ -55,7 +54,7 @@ use shared_store::SharedStore;
 /// Runs `tidegate-lab surge`.
 pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
     let (timer, url): (Arc<dyn Timer>, _) = (Arc::new(tokio_timer()), arguments.store()?);
-    let (crowd_runtime, gateway_runtime) = (runtime()?, runtime()?);
+    let (crowd_runtime, gateway_runtime) = (traffic::runtime()?, traffic::runtime()?);
     // Signals are caught before the store starts: an uncaught one would leave its process behind.
     let stop = {
         let _guard = crowd_runtime.enter();
@@ -138,8 +137,4 @@ fn print_notes(context: &RunContext<'_>, output: &mut Output<'_>) {
     if cfg!(debug_assertions) {
         output.warn("this is a debug build; its times mean nothing");
     }
-}
-
-fn runtime() -> Result<Runtime, Failure> {
-    Builder::new_multi_thread().enable_all().build().map_err(|error| traffic::runtime_failure(&error))
 }

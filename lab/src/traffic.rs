@@ -11,8 +11,9 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidegate_server::command::Failure;
+use tokio::runtime::Runtime;
 
-pub(crate) use connection::{Connection, DEFAULT_TIMEOUT, HttpResponse, Protocol, RequestError};
+pub(crate) use connection::{Connection, DEFAULT_TIMEOUT, Protocol, RequestError};
 pub(crate) use redis_server::RedisServer;
 pub(crate) use schedule::Schedule;
 pub(crate) use upstream::{RESPONSE_BODY, Upstream};
@@ -30,6 +31,11 @@ pub(crate) fn histogram(digits: u8) -> Histogram<u64> {
 /// Whole microseconds; saturates at `u64::MAX`.
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A runtime of several threads, as that of `tidegate serve`.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    Runtime::new().map_err(|error| runtime_failure(&error))
 }
 
 /// The failure to start a tokio runtime.

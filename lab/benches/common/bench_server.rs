@@ -23,7 +23,7 @@ impl BenchServer {
     pub(crate) fn new(server: &Server, keys: usize) -> Self {
         Self {
             connection: RefCell::new(server.connection()),
-            driver: StoreDriver::connect(server, RedisOptions::new()),
+            driver: StoreDriver::connect(server, RedisOptions::new().with_heartbeats(false)),
             subjects: subjects(keys),
         }
     }

@@ -55,18 +55,23 @@ impl<C: Sync> Instance<C> {
 
     /// Makes the calls with the numbers from `first` on, with this many `callers`.
     pub(crate) fn run(&self, callers: usize, first: usize, calls: usize, call: &impl AsyncFn(&C, usize)) {
-        let next = Counter::new(0);
-        let callers = (0..callers).map(async |_| {
-            loop {
-                let number = next.replace(next.get() + 1);
-                if number >= calls {
-                    return;
-                }
-                call(&self.client, first + number).await;
-            }
-        });
-        self.runtime.block_on(join_all(callers));
+        self.runtime.block_on(run_callers(callers, calls, async |number| call(&self.client, first + number).await));
     }
+}
+
+/// Makes the calls with the numbers from 0 on. Each of the callers makes its next call after the reply.
+pub(crate) async fn run_callers(callers: usize, calls: usize, call: impl AsyncFn(usize)) {
+    let next = Counter::new(0);
+    let caller = async |_| {
+        loop {
+            let number = next.replace(next.get() + 1);
+            if number >= calls {
+                return;
+            }
+            call(number).await;
+        }
+    };
+    join_all((0..callers).map(caller)).await;
 }
 
 impl Instance<RedisStore> {
@@ -79,45 +84,39 @@ impl Instance<RedisStore> {
 impl<'c> CallBench<'c> {
     /// A contender whose `call` is measured on these instances.
     pub(crate) fn contender<C: Sync>(
-        &self,
+        self,
         name: &'static str,
         instances: &'c [Instance<C>],
         call: impl AsyncFn(&C, usize) + Sync + 'c,
     ) -> Contender<'c, CallCost> {
-        let Self { server, callers, calls } = *self;
-        (name, Box::new(move || measure_calls(server, instances, callers, calls, &call)))
+        (name, Box::new(move || self.measure(instances, &call)))
     }
-}
 
-/// Measures `calls` calls, spread over the instances, each with this many callers. The server is emptied first.
-pub(crate) fn measure_calls<C: Sync>(
-    server: &Server,
-    instances: &[Instance<C>],
-    callers: usize,
-    calls: usize,
-    call: impl AsyncFn(&C, usize) + Sync,
-) -> CallCost {
-    let run = |calls: usize| {
-        thread::scope(|scope| {
-            for (index, instance) in instances.iter().enumerate() {
-                let (calls, call) = (calls / instances.len(), &call);
-                scope.spawn(move || instance.run(callers, index * calls, calls, call));
-            }
-        });
-    };
-    let mut connection = server.connection();
-    redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connection).unwrap();
-    run(calls / WARM_UP_SHARE);
-    let clock = SystemClock::new();
-    let mut spent = || (cpu::server_micros(&mut connection), cpu::process_micros(), clock.now());
-    let before = spent();
-    run(calls);
-    let after = spent();
-    let each = |micros: f64| micros / calls as f64;
-    CallCost {
-        server_micros: each(after.0 - before.0),
-        process_micros: each(after.1 - before.1),
-        per_second: calls as f64 / after.2.since(before.2).as_secs_f64(),
+    /// Measures the calls, spread over the instances. The server is emptied first.
+    pub(crate) fn measure<C: Sync>(&self, instances: &[Instance<C>], call: impl AsyncFn(&C, usize) + Sync) -> CallCost {
+        let Self { server, callers, calls } = *self;
+        let run = |calls: usize| {
+            thread::scope(|scope| {
+                for (index, instance) in instances.iter().enumerate() {
+                    let (calls, call) = (calls / instances.len(), &call);
+                    scope.spawn(move || instance.run(callers, index * calls, calls, call));
+                }
+            });
+        };
+        let mut connection = server.connection();
+        redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connection).unwrap();
+        run(calls / WARM_UP_SHARE);
+        let clock = SystemClock::new();
+        let mut spent = || (cpu::server_micros(&mut connection), cpu::process_micros(), clock.now());
+        let before = spent();
+        run(calls);
+        let after = spent();
+        let each = |micros: f64| micros / calls as f64;
+        CallCost {
+            server_micros: each(after.0 - before.0),
+            process_micros: each(after.1 - before.1),
+            per_second: calls as f64 / after.2.since(before.2).as_secs_f64(),
+        }
     }
 }
 

@@ -41,7 +41,8 @@ impl MemoryServer {
         let subjects = subjects(keys);
         self.measure(keys, |count| {
             let clock = ManualClock::starting_at(Timestamp::from_micros(START));
-            let driver = StoreDriver::connect(&self.server, RedisOptions::new().with_clock(clock.clone()));
+            let options = RedisOptions::new().with_heartbeats(false).with_clock(clock.clone());
+            let driver = StoreDriver::connect(&self.server, options);
             for at in at {
                 clock.set(Timestamp::from_micros(START + at));
                 driver.take_fast(&gates, &subjects[..count]);

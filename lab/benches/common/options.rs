@@ -32,7 +32,6 @@ impl Options {
         self.keys.unwrap_or(if self.quick { default / 100 } else { default })
     }
 
-    /// The number of rounds.
     pub(crate) fn rounds(&self) -> usize {
         if self.quick { 2 } else { 7 }
     }

@@ -5,7 +5,6 @@ use tidegate_server::command::{Output, Style};
 
 use crate::table::Table;
 
-/// Rows of figures, and ratios.
 pub(super) struct FigureTable {
     pub(super) title: String,
     /// Titles, and the decimals of the numbers.

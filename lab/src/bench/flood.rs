@@ -99,7 +99,7 @@ async fn flood(bench: &Bench<'_>, gateway: &ServerUnderTest) -> Result<FloodRoun
     let send = async |mut connection: Connection| {
         while !is_over.get() {
             let response = connection.send(flooding.request(0), DEFAULT_TIMEOUT).await;
-            let count = match response.map(|response| response.status.as_u16()) {
+            let count = match response.map(|response| response.status().as_u16()) {
                 Ok(200) => &passed,
                 Ok(429) => &refused,
                 _ => &other,
@@ -117,13 +117,13 @@ async fn flood(bench: &Bench<'_>, gateway: &ServerUnderTest) -> Result<FloodRoun
     let ((latencies, seconds), _) = join(measure, join_all(connections.into_iter().map(&send))).await;
     let (latencies, requests) = (latencies.map_err(failed)?, passed.get() + refused.get() + other.get());
     let [p50, _, p99, ..] = latencies.micros();
-    let not_ok = latencies.statuses().iter().filter(|(status, _)| **status != 200).map(|(_, count)| count).sum::<u64>();
+    let not_ok = latencies.statuses.iter().filter(|(status, _)| **status != 200).map(|(_, count)| count).sum::<u64>();
     Ok(FloodRound {
         passed: passed.get() as f64,
         other: other.get() as f64,
         refused_per_second: refused.get() as f64 / seconds,
         micros: gateway.micros_since(before, requests)?,
         bystander_micros: [p50 as f64, p99 as f64],
-        bystander_failures: (latencies.unanswered() + not_ok) as f64,
+        bystander_failures: (latencies.unanswered + not_ok) as f64,
     })
 }

@@ -97,7 +97,7 @@ pub(super) async fn measure(
     for (FrontDoor { server, template, .. }, [cpu_micros, _]) in doors.iter().zip(best) {
         output.progress(format_args!("latencies: {}", server.title));
         let latencies = load::measure_latencies(bench, server, template).await?;
-        if latencies.unanswered() > 0 {
+        if latencies.unanswered > 0 {
             return Err(server.no_figures("some requests got no response"));
         }
         measurements.push(Measurement { cpu_micros, latencies });

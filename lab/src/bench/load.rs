@@ -51,10 +51,7 @@ pub(super) async fn closed_loop(
                 return Ok(connection);
             }
             let response = connection.send(template.request(number), DEFAULT_TIMEOUT).await;
-            let response = response.map_err(|error| error.to_string())?;
-            if let Some(mismatch) = template.mismatch(&response) {
-                return Err(mismatch);
-            }
+            template.check_response(&response.map_err(|error| error.to_string())?)?;
         }
     };
     try_join_all(connections.into_iter().map(send)).await
@@ -77,17 +74,18 @@ pub(super) async fn open_loop(
         while let Some((number, times)) = next_due(&next, &schedule, timer).await {
             let response = connection.send(template.request(number), DEFAULT_TIMEOUT).await;
             let completed = timer.now();
-            if let Some(mismatch) = response.as_ref().ok().and_then(|response| template.mismatch(response)) {
-                return Err(mismatch);
+            if let Ok(response) = &response {
+                template.check_response(response)?;
             }
-            let status = response.ok().map(|response| response.status.as_u16());
+            let status = response.ok().map(|response| response.status().as_u16());
             latencies.borrow_mut().add(times, completed, status);
         }
-        Ok(())
+        Ok::<_, String>(())
     };
     try_join_all(connections.into_iter().map(&send)).await?;
     let mut latencies = latencies.into_inner();
-    latencies.add_unsent(schedule.count().saturating_sub(next.into_inner()));
+    // Requests that were never sent, because no connection became free in time.
+    latencies.unanswered += schedule.count().saturating_sub(next.into_inner());
     Ok(latencies)
 }
 

@@ -32,18 +32,18 @@ pub(super) async fn run(bench: &Bench<'_>, url: &Uri, output: &mut Output<'_>) -
     for warning in latencies.warnings() {
         output.warn(warning);
     }
-    Ok(Exit::from_success(latencies.unanswered() == 0))
+    Ok(Exit::from_success(latencies.unanswered == 0))
 }
 
 fn print_latencies(latencies: &Latencies, output: &mut Output<'_>) {
     if let Some(sent) = latencies.sent_per_second() {
         output.line(format_args!("sent a second  {sent}"));
     }
-    for (status, count) in latencies.statuses() {
+    for (status, count) in &latencies.statuses {
         output.line(format_args!("status {status}     {count}"));
     }
-    if latencies.unanswered() > 0 {
-        output.line(format_args!("no response    {}", latencies.unanswered()));
+    if latencies.unanswered > 0 {
+        output.line(format_args!("no response    {}", latencies.unanswered));
     }
     let names = ["p50 µs", "p90 µs", "p99 µs", "p99.9 µs", "max µs"];
     for (name, micros) in names.into_iter().zip(latencies.micros()) {

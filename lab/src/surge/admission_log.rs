@@ -41,7 +41,6 @@ struct Admission {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LimitAudit {
     pub(crate) rule: String,
-    /// Number of subjects.
     pub(crate) subjects: usize,
     pub(crate) admitted: u64,
     /// Subjects that got more than the limit allows.

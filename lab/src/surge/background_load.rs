@@ -14,11 +14,11 @@ use super::rng::{random_duration, seeded_rng};
 use super::simulation::{Client, Simulation};
 use crate::traffic::Schedule;
 
-/// Ride requests of the bot per second.
 const BOT_REQUESTS_PER_SECOND: u32 = 200;
-
-/// The user ID of the bot.
 const BOT_USER: &str = "bot";
+const DRIVERS_PER_HUNDRED: u32 = 20;
+const CONVOY_COUNT: u32 = 2;
+const CLERK_COUNT: u32 = 20;
 
 /// Positions that a driver collects in the tunnel, one for each second.
 const TUNNEL_POSITIONS: u32 = 30;
@@ -26,19 +26,10 @@ const TUNNEL_POSITIONS: u32 = 30;
 /// Time in which all drivers of a convoy leave the tunnel.
 const CONVOY_SPREAD: Duration = Duration::from_millis(500);
 
-/// Drivers per hundred riders.
-const DRIVERS_PER_HUNDRED: u32 = 20;
-
-/// Number of convoys.
-const CONVOY_COUNT: u32 = 2;
-
-/// Number of clerks.
-const CLERK_COUNT: u32 = 20;
-
 /// Starts the bot, the drivers and the clerks.
 pub(crate) fn spawn(simulation: &Arc<Simulation>, crowd: &mut JoinSet<()>) {
     let Scenario { users, seed, phase_duration, .. } = simulation.scenario;
-    let client = |kind, user: &str| (Arc::clone(simulation), Client::new(kind, user, &simulation.scenario));
+    let client = |kind, user: &str| (Arc::clone(simulation), Client::new(kind, 0, user, &simulation.scenario));
     let schedule = |rate| Schedule::new(simulation.start, rate, phase_duration).times();
     crowd.spawn(open_loop(client(ClientKind::Bot, BOT_USER), Endpoint::Ride, schedule(BOT_REQUESTS_PER_SECOND)));
     for number in 0..driver_count(users) {
@@ -54,7 +45,6 @@ pub(crate) fn spawn(simulation: &Arc<Simulation>, crowd: &mut JoinSet<()>) {
     }
 }
 
-/// Number of drivers.
 const fn driver_count(users: u32) -> u32 {
     users.saturating_mul(DRIVERS_PER_HUNDRED).div_ceil(100)
 }

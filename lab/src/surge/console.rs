@@ -8,7 +8,6 @@ use super::summary;
 use super::tables::{endpoint_table, phase_table};
 use crate::table::Table;
 
-/// Prints the tables and goals of a report.
 pub(crate) fn print_report(report: &Report, output: &mut Output<'_>) {
     for phase in &report.phases {
         let title = format!("Phase {}: {}", phase.phase, phase.title);

@@ -109,7 +109,7 @@ mod tests {
         let fleet = fleet.ok().unwrap();
         let simulation = Arc::new(Simulation::connect(&fleet.addresses, Arc::clone(&timer), scenario).await.unwrap());
         let send = || {
-            let (simulation, client) = (Arc::clone(&simulation), Client::new(ClientKind::Rider(0), "ann", &scenario));
+            let (simulation, client) = (Arc::clone(&simulation), Client::new(ClientKind::Rider, 0, "ann", &scenario));
             async move { simulation.send(&client, Endpoint::Ride, simulation.start).await.outcome }
         };
         assert_eq!(send().await, RequestOutcome::Served);
@@ -120,7 +120,7 @@ mod tests {
         backend.kill();
         assert_eq!(in_flight.await.unwrap(), RequestOutcome::Failed);
         assert_eq!(send().await, RequestOutcome::Failed);
-        assert_eq!(simulation.request_log().count(&[ClientKind::RIDERS], None).failures(), 2);
+        assert_eq!(simulation.request_log().count(&[ClientKind::Rider], None).failures(), 2);
         fleet.stop().await;
     }
 }

@@ -13,7 +13,6 @@ use super::request_log::ClientKind;
 use super::simulation::{Client, Simulation};
 use crate::traffic::{Connection, Protocol, RequestError, raise_file_limit};
 
-/// The user ID of the bot.
 const FLOOD_USER: &str = "flood";
 
 /// Time between two requests of a connection.
@@ -45,7 +44,7 @@ pub(crate) async fn connect(gateways: &[SocketAddr], connections: u32) -> Result
 /// from 0 to 1: the connections take turns, so that a response shows what the gateway does rather than how long the machine takes
 /// for a thousand requests at once.
 pub(crate) async fn run_connection(simulation: Arc<Simulation>, mut connection: Connection, position: f64) {
-    let client = Client::new(ClientKind::Flood, FLOOD_USER, &simulation.scenario);
+    let client = Client::new(ClientKind::Flood, 0, FLOOD_USER, &simulation.scenario);
     let first = simulation.start.plus(REQUEST_INTERVAL.mul_f64(position));
     let mut due = first;
     while simulation.wait_until(due).await {

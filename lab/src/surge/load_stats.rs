@@ -53,7 +53,7 @@ pub(crate) struct CpuUsage {
 
 impl LoadStats {
     pub(crate) fn new(request_log: &RequestLog, cpu: Option<CpuUsage>) -> Self {
-        let lag = LatencySummary::new(&request_log.send_delays(&[ClientKind::RIDERS, ClientKind::Bot]));
+        let lag = LatencySummary::new(&request_log.send_delays(&[ClientKind::Rider, ClientKind::Bot]));
         Self { lag, staff_lag: LatencySummary::new(&request_log.send_delays(&[ClientKind::Staff])), cpu }
     }
 

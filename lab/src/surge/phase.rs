@@ -22,17 +22,14 @@ use super::simulation::Simulation;
 use super::{background_load, flood, riders};
 use crate::traffic::{Connection, RequestError};
 
-/// Interval of the samples of the service.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLES_PER_SECOND: u32 = 10;
 
 /// Time that requests in flight have at the end of a phase.
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// The limits of each rider.
+/// The limits of each rider, and the same with those of all riders together.
 const RIDER_RULES: &str = include_str!("riders.yaml");
-
-/// The limits of each rider and those of all riders together.
 const CAPACITY_RULES: &str = include_str!("surge.yaml");
 
 /// The limits between the crowd and the service.
@@ -167,7 +164,7 @@ async fn observe(
 ) {
     for number in 0.. {
         let goes_on = simulation.wait_until(simulation.start.plus(SAMPLE_INTERVAL * number)).await;
-        let waiting = service.matching.waiting();
+        let waiting = service.matching.state().waiting;
         if number > 0 && number.is_multiple_of(SAMPLES_PER_SECOND) {
             print_progress(simulation, u64::from(number / SAMPLES_PER_SECOND), waiting, output);
         }
@@ -183,7 +180,7 @@ async fn observe(
 fn print_progress(simulation: &Simulation, second: u64, waiting: u64, output: &mut Output<'_>) {
     let total_seconds = simulation.scenario.phase_duration.as_secs();
     let count = |outcomes: &[RequestOutcome]| {
-        format_count(simulation.request_log().seconds().iter().map(|second| second.count(outcomes)).sum())
+        format_count(simulation.request_log().seconds.iter().map(|second| second.count(outcomes)).sum())
     };
     let line = format!(
         "  {second:>2} of {total_seconds} s   served {:>7}   denied {:>7}   failed {:>6}   waiting for a worker {:>6}",
@@ -202,7 +199,7 @@ fn print_progress(simulation: &Simulation, second: u64, waiting: u64, output: &m
 /// Waits until no request is in flight, at most [`GRACE_PERIOD`].
 async fn wait_for_requests_in_flight(simulation: &Simulation) {
     let mut left = GRACE_PERIOD;
-    while !left.is_zero() && simulation.request_log().in_flight() > 0 {
+    while !left.is_zero() && !simulation.request_log().in_flight.is_empty() {
         simulation.timer.sleep(SAMPLE_INTERVAL).await;
         left = left.saturating_sub(SAMPLE_INTERVAL);
     }

@@ -8,10 +8,8 @@ use super::options::SurgeArgs;
 use super::phase::RunContext;
 use super::results::PhaseResults;
 
-/// The results of a run.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
-    /// The version of Tidegate.
     pub(crate) version: &'static str,
     /// When the run began, in UTC.
     pub(crate) date: String,

@@ -9,26 +9,23 @@ use tidegate::Timestamp;
 use super::endpoint::Endpoint;
 use crate::traffic::{histogram, micros};
 
-/// The requests of a phase.
 pub(crate) struct RequestLog {
     start: Timestamp,
-    in_flight: HashMap<u64, SentRequest>,
+    pub(crate) in_flight: HashMap<u64, SentRequest>,
     last_id: u64,
     /// By [`ClientKind`], then by endpoint.
-    counts: [[OutcomeCounts; Endpoint::ALL.len()]; ClientKind::COUNT],
+    counts: [[OutcomeCounts; Endpoint::ALL.len()]; ClientKind::ALL.len()],
     /// By the second in which requests of riders were due.
-    seconds: Vec<OutcomeCounts>,
-    /// Rides of each rider.
-    rides: Vec<u32>,
+    pub(crate) seconds: Vec<OutcomeCounts>,
+    pub(crate) rides: Vec<u32>,
     /// Microseconds from when a request was due to when it was sent, by [`ClientKind`].
-    send_delays: [Histogram<u64>; ClientKind::COUNT],
+    send_delays: [Histogram<u64>; ClientKind::ALL.len()],
 }
 
 /// The kind of client that sends a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientKind {
-    /// A rider, by number.
-    Rider(u32),
+    Rider,
     Bot,
     /// Drivers and clerks.
     Staff,
@@ -40,6 +37,8 @@ pub(crate) enum ClientKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentRequest {
     pub(crate) client: ClientKind,
+    /// The number of the rider.
+    pub(crate) number: u32,
     pub(crate) endpoint: Endpoint,
     pub(crate) due: Timestamp,
     pub(crate) sent: Timestamp,
@@ -65,9 +64,7 @@ pub(crate) enum RequestOutcome {
 pub(crate) struct OutcomeCounts {
     /// Microseconds of requests that no limit refused, whatever their outcome.
     pub(crate) allowed: Histogram<u64>,
-    /// Microseconds of refused requests.
     pub(crate) refused: Histogram<u64>,
-    /// By [`RequestOutcome`].
     outcomes: [u64; 5],
 }
 
@@ -88,7 +85,7 @@ impl RequestLog {
 
     /// Adds a request that is sent now, and returns its ID.
     pub(crate) fn begin(&mut self, request: SentRequest) -> u64 {
-        self.send_delays[request.client.index()].saturating_record(micros(request.sent.since(request.due)));
+        self.send_delays[request.client as usize].saturating_record(micros(request.sent.since(request.due)));
         self.last_id += 1;
         self.in_flight.insert(self.last_id, request);
         self.last_id
@@ -108,29 +105,15 @@ impl RequestLog {
         }
     }
 
-    /// The number of requests in flight.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.len()
-    }
-
     /// Sums the outcomes of these clients, for one endpoint or all.
     pub(crate) fn count(&self, clients: &[ClientKind], endpoint: Option<Endpoint>) -> OutcomeCounts {
         let mut sum = OutcomeCounts::new(3);
         for client in clients {
             for endpoint in Endpoint::ALL.into_iter().filter(|one| endpoint.is_none_or(|filter| filter == *one)) {
-                sum.add(&self.counts[client.index()][endpoint as usize]);
+                sum.add(&self.counts[*client as usize][endpoint as usize]);
             }
         }
         sum
-    }
-
-    pub(crate) fn seconds(&self) -> &[OutcomeCounts] {
-        &self.seconds
-    }
-
-    /// Rides of each rider.
-    pub(crate) fn rides(&self) -> &[u32] {
-        &self.rides
     }
 
     /// Microseconds from when requests of these clients were due to when they were sent.
@@ -138,18 +121,20 @@ impl RequestLog {
         let mut sum = histogram(3);
         for client in clients {
             // Adding fails only for different bounds.
-            let _ = sum.add(&self.send_delays[client.index()]);
+            let _ = sum.add(&self.send_delays[*client as usize]);
         }
         sum
     }
 
     fn add(&mut self, request: SentRequest, now: Timestamp, outcome: RequestOutcome) {
         let latency = micros(now.since(request.due));
-        self.counts[request.client.index()][request.endpoint as usize].record(outcome, latency);
-        let ClientKind::Rider(number) = request.client else { return };
+        self.counts[request.client as usize][request.endpoint as usize].record(outcome, latency);
+        if request.client != ClientKind::Rider {
+            return;
+        }
         if outcome == RequestOutcome::Served
             && request.endpoint == Endpoint::Ride
-            && let Some(rides) = self.rides.get_mut(number as usize)
+            && let Some(rides) = self.rides.get_mut(request.number as usize)
         {
             *rides += 1;
         }
@@ -159,25 +144,8 @@ impl RequestLog {
     }
 }
 
-// === impl ClientKind ===
-
 impl ClientKind {
-    /// Stands for all riders.
-    pub(crate) const RIDERS: Self = Self::Rider(0);
-
-    /// One of each kind.
-    pub(crate) const ALL: [Self; Self::COUNT] = [Self::RIDERS, Self::Bot, Self::Staff, Self::Flood];
-
-    const COUNT: usize = 4;
-
-    const fn index(self) -> usize {
-        match self {
-            Self::Rider(_) => 0,
-            Self::Bot => 1,
-            Self::Staff => 2,
-            Self::Flood => 3,
-        }
-    }
+    pub(crate) const ALL: [Self; 4] = [Self::Rider, Self::Bot, Self::Staff, Self::Flood];
 }
 
 // === impl OutcomeCounts ===
@@ -230,41 +198,41 @@ mod tests {
     }
 
     fn ride(client: ClientKind, due: u64) -> SentRequest {
-        SentRequest { client, endpoint: Endpoint::Ride, due: at(due), sent: at(due + 1) }
+        SentRequest { client, number: 1, endpoint: Endpoint::Ride, due: at(due), sent: at(due + 1) }
     }
 
     #[test]
     fn latency_counts_from_when_a_request_was_due() {
         let mut request_log = RequestLog::new(START, Duration::from_secs(3), 2);
-        let id = request_log.begin(ride(ClientKind::Rider(1), 500));
+        let id = request_log.begin(ride(ClientKind::Rider, 500));
         request_log.end(id, at(1500), Served);
-        let count = request_log.count(&[ClientKind::RIDERS], None);
+        let count = request_log.count(&[ClientKind::Rider], None);
         assert_eq!(
             (
                 count.count(&[Served]),
                 count.allowed.max() / 1000,
-                request_log.send_delays(&[ClientKind::RIDERS]).max() / 1000
+                request_log.send_delays(&[ClientKind::Rider]).max() / 1000
             ),
             (1, 1000, 1)
         );
         assert!(request_log.send_delays(&[ClientKind::Bot, ClientKind::Staff]).is_empty());
-        let served = |second: usize| request_log.seconds()[second].count(&[Served]);
+        let served = |second: usize| request_log.seconds[second].count(&[Served]);
         assert_eq!((served(0), served(1)), (1, 0));
-        assert_eq!(request_log.rides(), [0, 1]);
+        assert_eq!(request_log.rides, [0, 1]);
     }
 
     #[test]
     fn a_refusal_is_not_a_failure_and_has_its_own_latencies() {
         let mut request_log = RequestLog::new(START, Duration::from_secs(3), 1);
         for outcome in [Refused, Served, Failed, TimedOut] {
-            let id = request_log.begin(ride(ClientKind::Rider(0), 0));
+            let id = request_log.begin(ride(ClientKind::Rider, 0));
             request_log.end(id, at(9), outcome);
             request_log.end(id, at(10), outcome);
         }
-        let count = request_log.count(&[ClientKind::RIDERS], Some(Endpoint::Ride));
+        let count = request_log.count(&[ClientKind::Rider], Some(Endpoint::Ride));
         assert_eq!((count.allowed.len(), count.refused.len()), (3, 1), "each request ends once");
         assert!((count.failure_rate() - 2.0 / 3.0).abs() < 1e-9);
-        assert_eq!(request_log.count(&[ClientKind::RIDERS], Some(Endpoint::Fare)).allowed.len(), 0);
+        assert_eq!(request_log.count(&[ClientKind::Rider], Some(Endpoint::Fare)).allowed.len(), 0);
         assert_eq!(request_log.count(&[ClientKind::Bot], None).allowed.len(), 0);
     }
 
@@ -272,11 +240,11 @@ mod tests {
     #[test]
     fn requests_in_flight_at_the_end_count_with_the_time_they_have_waited() {
         let mut request_log = RequestLog::new(START, Duration::from_secs(3), 1);
-        request_log.begin(ride(ClientKind::Rider(0), 0));
+        request_log.begin(ride(ClientKind::Rider, 0));
         request_log.begin(ride(ClientKind::Bot, 1000));
         request_log.cut_off(at(3000));
-        assert_eq!(request_log.in_flight(), 0);
-        let count = request_log.count(&[ClientKind::RIDERS, ClientKind::Bot], None);
+        assert_eq!(request_log.in_flight.len(), 0);
+        let count = request_log.count(&[ClientKind::Rider, ClientKind::Bot], None);
         assert_eq!((count.count(&[CutOff]), count.count(&[Served])), (2, 0));
         // The histogram is exact to three digits.
         assert_eq!((count.allowed.max() / 10_000, count.allowed.min() / 10_000), (300, 199));

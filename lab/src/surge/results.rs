@@ -33,14 +33,12 @@ pub(crate) struct Observations<'a> {
     pub(crate) elapsed: Duration,
 }
 
-/// The results of one phase.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct PhaseResults {
     pub(crate) phase: usize,
     pub(crate) title: &'static str,
     pub(crate) rules: Option<&'static str>,
     pub(crate) instances: u32,
-    /// Duration of the phase.
     pub(crate) seconds: f64,
     /// Requests of all clients, by endpoint.
     pub(crate) endpoints: Vec<RequestStats>,
@@ -57,7 +55,6 @@ pub(crate) struct PhaseResults {
     pub(crate) store_failures: u64,
     /// Calls to the store that a gateway could not send in time.
     pub(crate) overloads: u64,
-    /// Requests decided without the store.
     pub(crate) undecided: u64,
     pub(crate) load: LoadStats,
     pub(crate) timeline: Vec<TimelinePoint>,
@@ -78,7 +75,6 @@ pub(crate) struct RequestStats {
     pub(crate) failure_rate: f64,
     /// In flight when the phase ended.
     pub(crate) cut_off: u64,
-    /// Requests answered with 429.
     pub(crate) refused: LatencySummary,
 }
 
@@ -167,10 +163,10 @@ impl PhaseResults {
             instances: context.instances,
             seconds: duration.as_secs_f64(),
             endpoints: Endpoint::ALL.map(|endpoint| stats(endpoint.name(), &ClientKind::ALL, Some(endpoint))).into(),
-            riders: stats("riders", &[ClientKind::RIDERS], None),
+            riders: stats("riders", &[ClientKind::Rider], None),
             bot: stats("bot", &[ClientKind::Bot], None),
             flood: stats("flood", &[ClientKind::Flood], None),
-            crowd: RiderStats::new(request_log.rides()),
+            crowd: RiderStats::new(&request_log.rides),
             refusals_at_server: LatencySummary::new(&admissions.refusals),
             service: ServiceStats::new(service, samples, duration),
             limits: admissions.audit(rules),
@@ -280,7 +276,7 @@ impl RiderStats {
 
 impl ServiceStats {
     fn new(service: &ServiceComponents, samples: &[ServiceSample], duration: Duration) -> Self {
-        let matching = &service.matching;
+        let matching = service.matching.state();
         let requests: u64 = Endpoint::ALL.into_iter().map(|endpoint| service.request_count(endpoint)).sum();
         // Riders are still arriving in the first quarter.
         let crowded = &samples[samples.len() / 4..];
@@ -290,10 +286,10 @@ impl ServiceStats {
             requests,
             requests_per_second: requests as f64 / duration.as_secs_f64().max(0.001),
             ride_requests: service.request_count(Endpoint::Ride),
-            matched: matching.matched_count(),
-            turned_away: matching.rejected_count(),
+            matched: matching.matched,
+            turned_away: matching.rejected,
             pool_use: busy as f64 / (crowded.len().max(1) as f64 * f64::from(WORKERS)),
-            wait: LatencySummary::new(&matching.waits()),
+            wait: LatencySummary::new(&matching.waits),
             deepest_queue: samples.iter().map(|sample| sample.waiting).max().unwrap_or(0),
             positions_written: service.index.written(),
             index_behind: backlog.as_secs_f64() * 1000.0,
@@ -310,7 +306,7 @@ fn audit_flood(admissions: &LogEntries, rules: &RuleSet) -> Option<LimitAudit> {
 }
 
 fn timeline(request_log: &RequestLog, samples: &[ServiceSample], duration: Duration) -> Vec<TimelinePoint> {
-    let seconds = request_log.seconds();
+    let seconds = &request_log.seconds;
     // There are ten samples a second; the last of each second counts.
     let per_second = (samples.len() / seconds.len().max(1)).max(1);
     let count = usize::try_from(duration.as_secs_f64().ceil() as u64).unwrap_or(usize::MAX);

@@ -21,10 +21,8 @@ const MAX_THINK_TIME: Duration = Duration::from_millis(300);
 /// Time without a response after which a hammering rider taps again.
 const TAP_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Requests in flight of one hammering rider.
+/// Requests in flight of one hammering rider, and its immediate retries after a refusal.
 const MAX_TAPS: usize = 20;
-
-/// Immediate retries of a hammering rider after a refusal.
 const MAX_IMMEDIATE_RETRIES: u32 = 3;
 
 /// What a rider does after a refusal or without a response.
@@ -73,7 +71,6 @@ pub(crate) async fn run_rider(simulation: Arc<Simulation>, number: u32) {
 impl RetryBehavior {
     pub(crate) const ALL: [Self; 3] = [Self::Patient, Self::Steady, Self::Hammering];
 
-    /// The behavior of the rider with this number.
     pub(crate) const fn from_number(number: u32) -> Self {
         match number % 10 {
             0 | 2 | 4 | 5 | 7 | 9 => Self::Patient,
@@ -85,7 +82,7 @@ impl RetryBehavior {
 
 impl Rider {
     fn new(scenario: &Scenario, number: u32) -> Self {
-        let client = Client::new(ClientKind::Rider(number), &format!("rider-{number}"), scenario);
+        let client = Client::new(ClientKind::Rider, number, &format!("rider-{number}"), scenario);
         let behavior = RetryBehavior::from_number(number);
         Self { client, behavior, rng: seeded_rng(scenario.seed, number.into()), taps: JoinSet::new() }
     }
@@ -126,7 +123,6 @@ impl Rider {
         self.taps.spawn(async move { simulation.send(&client, endpoint, due).await });
     }
 
-    /// The pause until the next request.
     fn pause(&mut self, result: RequestResult) -> Duration {
         let think_time = random_duration(&mut self.rng, MIN_THINK_TIME, MAX_THINK_TIME);
         match self.behavior {

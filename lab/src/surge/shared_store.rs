@@ -9,7 +9,6 @@ use crate::traffic::RedisServer;
 /// Attempts to connect to a store, of a second each.
 const MAX_CONNECT_ATTEMPTS: u32 = 5;
 
-/// The store that the gateways share.
 pub(crate) struct SharedStore {
     /// `None` if no store can be shared.
     keys: Option<StoreKeys>,

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
-use http::{Request, StatusCode, Uri};
+use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use tidegate::{Timer, Timestamp};
 
 use super::endpoint::Endpoint;
 use super::options::Scenario;
 use super::request_log::{ClientKind, RequestLog, RequestOutcome, SentRequest};
-use crate::traffic::{Connection, HttpResponse, Protocol, RequestError};
+use crate::traffic::{Connection, Protocol, RequestError};
 
 const USER_ID_HEADER: HeaderName = HeaderName::from_static("x-user-id");
 
@@ -48,6 +48,8 @@ struct GatewayClient {
 #[derive(Clone)]
 pub(crate) struct Client {
     kind: ClientKind,
+    /// The number of a rider.
+    number: u32,
     user: HeaderValue,
     timeout: Duration,
 }
@@ -121,13 +123,13 @@ impl Simulation {
         client: &Client,
         endpoint: Endpoint,
         due: Timestamp,
-        exchange: impl Future<Output = Result<HttpResponse, RequestError>>,
+        exchange: impl Future<Output = Result<Response<Bytes>, RequestError>>,
     ) -> RequestResult {
-        let request = SentRequest { client: client.kind, endpoint, due, sent: self.timer.now() };
-        let id = self.request_log().begin(request);
+        let (sent, &Client { kind, number, .. }) = (self.timer.now(), client);
+        let id = self.request_log().begin(SentRequest { client: kind, number, endpoint, due, sent });
         let response = exchange.await;
         let at = self.timer.now();
-        let outcome = match response.as_ref().map(|response| response.status) {
+        let outcome = match response.as_ref().map(Response::status) {
             Ok(StatusCode::OK) => RequestOutcome::Served,
             Ok(StatusCode::TOO_MANY_REQUESTS) => RequestOutcome::Refused,
             Err(RequestError::TimedOut) => RequestOutcome::TimedOut,
@@ -135,7 +137,7 @@ impl Simulation {
         };
         self.request_log().end(id, at, outcome);
         let retry_after =
-            response.ok().and_then(|response| response.headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok());
+            response.ok().and_then(|response| response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok());
         RequestResult { at, outcome, retry_after: retry_after.map(Duration::from_secs) }
     }
 
@@ -168,10 +170,10 @@ impl GatewayClient {
 
 impl Client {
     /// A client with a user ID that is valid in a header, and the patience of a rider or a bot.
-    pub(crate) fn new(kind: ClientKind, user: &str, scenario: &Scenario) -> Self {
+    pub(crate) fn new(kind: ClientKind, number: u32, user: &str, scenario: &Scenario) -> Self {
         let is_bot = matches!(kind, ClientKind::Bot | ClientKind::Flood);
         let timeout = if is_bot { BOT_TIMEOUT.min(scenario.timeout) } else { scenario.timeout };
-        Self { kind, user: HeaderValue::from_str(user).expect("letters, digits and hyphens"), timeout }
+        Self { kind, number, user: HeaderValue::from_str(user).expect("letters, digits and hyphens"), timeout }
     }
 
     fn request(&self, endpoint: Endpoint) -> Request<Full<Bytes>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
 use http::uri::{Authority, Scheme};
-use http::{HeaderMap, Request, StatusCode, Uri};
+use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -15,7 +15,6 @@ use tokio::net::TcpStream;
 /// Time for a response, where the caller has no reason for another.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http1,
@@ -35,13 +34,6 @@ pub(crate) struct Connection {
 enum Sender {
     Http1(http1::SendRequest<Full<Bytes>>),
     Http2(http2::SendRequest<Full<Bytes>>),
-}
-
-/// A response with its whole body.
-pub(crate) struct HttpResponse {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
 }
 
 /// Why a request has no response.
@@ -78,7 +70,7 @@ impl Connection {
         &mut self,
         request: Request<Full<Bytes>>,
         timeout: Duration,
-    ) -> Result<HttpResponse, RequestError> {
+    ) -> Result<Response<Bytes>, RequestError> {
         let response = tokio::time::timeout(timeout, self.exchange(request)).await;
         let response = response.unwrap_or(Err(RequestError::TimedOut));
         if response.is_err() {
@@ -88,7 +80,7 @@ impl Connection {
         response
     }
 
-    async fn exchange(&mut self, mut request: Request<Full<Bytes>>) -> Result<HttpResponse, RequestError> {
+    async fn exchange(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Bytes>, RequestError> {
         let usable = match &mut self.sender {
             Some(sender) => sender.ready().await.is_ok(),
             None => false,
@@ -111,7 +103,7 @@ impl Connection {
         };
         let (parts, body) = response.map_err(|_| RequestError::Broken)?.into_parts();
         let body = body.collect().await.map_err(|_| RequestError::Broken)?.to_bytes();
-        Ok(HttpResponse { status: parts.status, headers: parts.headers, body })
+        Ok(Response::from_parts(parts, body))
     }
 }
 

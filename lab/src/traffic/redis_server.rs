@@ -4,7 +4,6 @@ use std::process::Command;
 
 use conformance::server::{KINDS, Kind, Server};
 
-/// A server of this run.
 pub(crate) struct RedisServer {
     pub(crate) server: Server,
     /// The program with its version, such as `redis-server 7.0.15`.
