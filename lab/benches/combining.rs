@@ -6,8 +6,8 @@
 
 mod common;
 
-use common::{CallBench, CallCost, Cell, Instance, NamedContender, Options, Random, Table};
-use common::{best_of, measure_calls, patient_options, report, subjects};
+use common::{CallBench, CallCost, Cell, Contender, Instance, Options, Random, Table};
+use common::{best_of, patient_options, report, subjects};
 use conformance::server::{Kind, Server};
 use conformance::topology::Cluster;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -56,7 +56,7 @@ fn one_hot_key(server: &Server, options: &Options, calls: usize) -> Table {
     let (stores, connections) = ([(); 2].map(|()| Instance::with_store(server)), [(); 2].map(|()| connection(server)));
     let (gate, subject, hash) = (gate("api"), subjects(1)[0], load(server));
     let pipeline_calls = calls / UNDER_WAY * UNDER_WAY;
-    let contenders: Vec<NamedContender<'_>> = vec![
+    let contenders: Vec<Contender<'_, CallCost>> = vec![
         bench.contender("script for each request", &connections, async |connection, _| {
             run(connection, &script(&hash, 0)).await;
         }),
@@ -67,15 +67,13 @@ fn one_hot_key(server: &Server, options: &Options, calls: usize) -> Table {
                 let mut pipeline = Pipeline::with_capacity(UNDER_WAY);
                 (0..UNDER_WAY).for_each(|_| _ = pipeline.cmd("INCR").arg(key_name(0)));
                 let batches = pipeline_calls / UNDER_WAY;
-                let cost = measure_calls(server, &connections, 1, batches, async |connection, _| {
+                let bench = CallBench { callers: 1, calls: batches, server };
+                let cost = bench.measure(&connections, async |connection, _| {
                     run_all(connection, &pipeline).await;
                 });
                 let each = UNDER_WAY as f64;
-                CallCost {
-                    server_micros: cost.server_micros / each,
-                    process_micros: cost.process_micros / each,
-                    per_second: cost.per_second * each,
-                }
+                let (server_micros, process_micros) = (cost.server_micros / each, cost.process_micros / each);
+                CallCost { server_micros, process_micros, per_second: cost.per_second * each }
             }),
         ),
         bench.contender("Tidegate", &stores, async |store, _| {
@@ -91,7 +89,7 @@ fn uniform_keys(server: &Server, options: &Options, calls: usize) -> Table {
     let (store, connection) = ([Instance::with_store(server)], [connection(server)]);
     let (gate, subjects, hash) = (gate("api"), subjects(options.keys(100_000)), load(server));
     let order = Random::new(5).uniform(subjects.len(), calls);
-    let contenders: Vec<NamedContender<'_>> = vec![
+    let contenders: Vec<Contender<'_, CallCost>> = vec![
         bench.contender("script for each request", &connection, async |connection, number| {
             run(connection, &script(&hash, order[number] as usize)).await;
         }),
@@ -113,7 +111,7 @@ fn plans(server: &Server, options: &Options, calls: usize) -> Table {
         let client = order[number] as usize;
         [client % TENANTS, client, CLIENTS]
     };
-    let contenders: Vec<NamedContender<'_>> = vec![
+    let contenders: Vec<Contender<'_, CallCost>> = vec![
         bench.contender("three scripts for each request", &connection, async |connection, number| {
             let mut pipeline = Pipeline::with_capacity(3);
             let names = ["tenant", "client", "all"];
@@ -167,20 +165,19 @@ fn batches(store: &RedisStore) -> (u64, u64) {
 }
 
 /// Measures the contenders in turn. The first is what the others are compared with.
-fn table(options: &Options, title: &str, contenders: Vec<NamedContender<'_>>) -> Table {
-    let (names, mut runs): (Vec<&str>, Vec<_>) = contenders.into_iter().unzip();
-    let best = best_of(options.rounds(), &mut runs, |round, best| round.server_micros < best.server_micros);
+fn table(options: &Options, title: &str, contenders: Vec<Contender<'_, CallCost>>) -> Table {
+    let best = best_of(options.rounds(), contenders, |round, best| round.server_micros < best.server_micros);
     let columns =
         ["what", "µs CPU of Redis", "to the first row", "µs CPU of the process", "both, to the first row", "a second"];
     let mut table = Table::new(title, columns);
-    let first = best[0];
-    for (name, cost) in names.into_iter().zip(&best) {
+    let first = best[0].1;
+    for (name, cost) in best {
         let both = |cost: &CallCost| cost.server_micros + cost.process_micros;
         let numbers = [
             (cost.server_micros, 2),
             (cost.server_micros / first.server_micros, 2),
             (cost.process_micros, 2),
-            (both(cost) / both(&first), 2),
+            (both(&cost) / both(&first), 2),
             (cost.per_second, 0),
         ];
         table.figures(name, numbers);

@@ -7,16 +7,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Options, Random, Table, cpu, report};
+use common::{BATCH_SIZE, Options, Random, StoreDriver, Table, cpu, report};
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::decide_all;
 use redis::cmd;
 use tidegate::spi::{Check, Gate, Plan, Subject};
 use tidegate::{AnonymousBounds, Clock, Limit, MemoryStore, SystemClock};
 use tidegate_redis::RedisOptions;
-use tokio::runtime::Runtime;
 
-const BATCH_SIZE: usize = 500;
 const MIB: f64 = 1024.0 * 1024.0;
 
 fn main() {
@@ -39,9 +36,7 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
     for (what, cap) in cases {
         let server = Server::start(kind);
         let mut connection = server.connection();
-        let runtime = Runtime::new().unwrap();
-        let options = RedisOptions::new().with_timeout(Duration::from_mins(1));
-        let store = runtime.block_on(server.store_with(options));
+        let store = StoreDriver::connect(&server, RedisOptions::new());
         let (gate, clock) = (gate(cap), SystemClock::new());
         let mut used = || {
             let info: String = cmd("INFO").arg("memory").query(&mut connection).unwrap();
@@ -52,9 +47,7 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
         for batch in 0..subjects.div_ceil(BATCH_SIZE) {
             let size = BATCH_SIZE.min(subjects - batch * BATCH_SIZE);
             let plans: Vec<Plan<'_>> = (0..size).map(|_| plan(&gate, random.hash(), cap.is_some())).collect();
-            for verdict in runtime.block_on(decide_all(&store, &plans)) {
-                passed += verdict.unwrap().granted();
-            }
+            passed += store.decide(&plans);
         }
         let (seconds, after) = (clock.now().since(start).as_secs_f64(), used());
         let keys: f64 = cmd("DBSIZE").query(&mut server.connection()).unwrap();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::cpu::{field, server_micros};
-use common::{CallBench, Cell, Instance, NamedContender, Options, Random, Table, best_of, report, subjects};
+use common::{CallBench, CallCost, Cell, Contender, Instance, Options, Random, Table, best_of, report, subjects};
 use conformance::server::{Kind, Server};
 use tidegate::spi::algorithm::holds::HoldEnding;
 use tidegate::spi::algorithm::{HoldOp, Op};
@@ -17,7 +17,6 @@ use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, ReservationTerms,
 use tidegate::{Limit, Period, Periods, Rate};
 use tidegate_redis::RedisStore;
 
-/// Calls under way.
 const UNDER_WAY: usize = 64;
 /// Subjects, each with slots of its own.
 const SUBJECTS: usize = 10_000;
@@ -46,7 +45,7 @@ fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> T
     let (slots, subjects) = (slots(), subjects(SUBJECTS));
     let order = Random::new(5).uniform(SUBJECTS, calls);
     let check = |gate, number: usize| Check::new(gate, subjects[order[number] as usize], 1);
-    let contenders: Vec<NamedContender<'_>> = vec![
+    let contenders: Vec<Contender<'_, CallCost>> = vec![
         bench.contender("token bucket: take", &instance, async |store, number| {
             take(store, check(&bucket, number), None).await;
         }),
@@ -73,20 +72,20 @@ fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> T
         ("token bucket: reserve and commit, with an idempotency key", &bucket, true),
         ("quota: reserve and commit", &month, false),
     ];
-    let reservations = reservations.map(|(name, gate, keyed)| -> NamedContender<'_> {
+    let reservations = reservations.map(|(name, gate, keyed)| -> Contender<'_, CallCost> {
         let (check, owner) = (&check, &owner);
         bench.contender(name, &instance, async move |store, number| {
             reserve_and_commit(store, check(gate, number), owner(), keyed).await;
         })
     });
-    let contenders = contenders.into_iter().chain(reservations);
-    let (names, mut runs): (Vec<&str>, Vec<_>) = contenders.unzip();
-    let best = best_of(options.rounds(), &mut runs, |round, best| round.server_micros < best.server_micros);
+    let contenders = contenders.into_iter().chain(reservations).collect();
+    let best = best_of(options.rounds(), contenders, |round, best| round.server_micros < best.server_micros);
     let columns = ["what", "µs CPU of Redis", "to the first row", "µs CPU of the process", "a second"];
     let title = format!("Leases and a token bucket, {SUBJECTS} subjects, {UNDER_WAY} under way");
     let mut table = Table::new(title, columns);
-    for (name, cost) in names.into_iter().zip(&best) {
-        let ratio = cost.server_micros / best[0].server_micros;
+    let first = best[0].1;
+    for (name, cost) in best {
+        let ratio = cost.server_micros / first.server_micros;
         let numbers = [(cost.server_micros, 2), (ratio, 2), (cost.process_micros, 2), (cost.per_second, 0)];
         table.figures(name, numbers);
     }

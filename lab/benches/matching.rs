@@ -57,13 +57,13 @@ fn main() {
     let mut table = Table::new("CPU time from a request to its plan, by the number of rules in the file", columns);
     for shape in &SHAPES {
         let files: Vec<RuleFile> = SIZES.iter().map(|size| file(shape, *size)).collect();
-        let mut contenders: Vec<common::Contender<'_, f64>> = Vec::new();
+        let mut contenders: Vec<common::Contender<'_, f64, usize>> = Vec::new();
         for (file, size) in files.iter().zip(SIZES) {
-            contenders.push(Box::new(move || nanos(file, shape, size)));
+            contenders.push((size, Box::new(move || nanos(file, shape, size))));
         }
-        let best = best_of(options.rounds(), &mut contenders, |one, other| one < other);
-        let ratio = (best[SIZES.len() - 1] / best[0], 2);
-        table.figures(shape.name, best.iter().map(|nanos| (*nanos, 0)).chain([ratio]));
+        let best = best_of(options.rounds(), contenders, |one, other| one < other);
+        let ratio = (best[SIZES.len() - 1].1 / best[0].1, 2);
+        table.figures(shape.name, best.into_iter().map(|(_, nanos)| (nanos, 0)).chain([ratio]));
     }
     report(&options, &[table]);
 }

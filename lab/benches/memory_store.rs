@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use common::{Options, Random, Table, best_of, cpu, report};
+use common::{Contender, Options, Random, Table, best_of, cpu, report};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tidegate::{Limit, Limiter, MemoryStore, Period, Periods, Rate, Request, Rule, RuleSet, Window};
 
@@ -68,10 +68,12 @@ fn main() {
     for workload in workloads(&options) {
         let (tidegate, governor) = (tidegate(&workload, bucket(&workload)), keyed_governor(&workload));
         for threads in [1, 2] {
-            let ours = Box::new(|| run(&workload, threads, |user| tidegate_allows(&tidegate, user)));
-            let theirs = Box::new(|| run(&workload, threads, |user| governor_allows(&governor, user)));
-            let best = best_of(options.rounds(), &mut [ours, theirs], Round::beats);
-            let [ours, theirs] = &best[..] else { unreachable!("two contenders") };
+            let contenders: Vec<Contender<'_, Round>> = vec![
+                ("tidegate", Box::new(|| run(&workload, threads, |user| tidegate_allows(&tidegate, user)))),
+                ("governor", Box::new(|| run(&workload, threads, |user| governor_allows(&governor, user)))),
+            ];
+            let best = best_of(options.rounds(), contenders, Round::beats);
+            let [(_, ours), (_, theirs)] = &best[..] else { unreachable!("two contenders") };
             assert!((ours.allowed - theirs.allowed).abs() < 0.01, "both allow the same requests");
             let disturbed = 100.0 * (ours.waited / ours.cpu).max(theirs.waited / theirs.cpu);
             let cpu = [(threads as f64, 0), (ours.cpu, 1), (theirs.cpu, 1), (ours.cpu / theirs.cpu, 2)];
@@ -96,12 +98,11 @@ fn kinds(options: &Options) -> Table {
         ("quota, a month in Berlin", Limit::quota(amount, months("Europe/Berlin")).unwrap()),
     ];
     let limiters = limits.map(|(name, limit)| (name, tidegate(&workload, limit)));
-    let mut contenders: Vec<Box<dyn FnMut() -> Round + '_>> = Vec::new();
-    for (_, limiter) in &limiters {
-        contenders.push(Box::new(|| run(&workload, 1, |user| tidegate_allows(limiter, user))));
+    let mut contenders: Vec<Contender<'_, Round>> = Vec::new();
+    for (name, limiter) in &limiters {
+        contenders.push((name, Box::new(|| run(&workload, 1, |user| tidegate_allows(limiter, user)))));
     }
-    let best = best_of(options.rounds(), &mut contenders, Round::beats);
-    for ((name, _), round) in limiters.iter().zip(&best) {
+    for (name, round) in best_of(options.rounds(), contenders, Round::beats) {
         table.figures(name, [(round.cpu, 1)]);
     }
     table

@@ -38,8 +38,6 @@ return allowed and 1 or 0";
 const LONG_LOG_ENTRIES: usize = 100;
 const LONG_LOG_USERS: usize = 1000;
 
-type Named<'r> = (String, Contender<'r, f64>);
-
 fn main() {
     let options = Options::from_command_line();
     let tables: Vec<Table> = KINDS.into_iter().map(|kind| measure(kind, &options)).collect();
@@ -49,21 +47,20 @@ fn main() {
 fn measure(kind: Kind, options: &Options) -> Table {
     let server = Server::start(kind);
     let server = BenchServer::new(&server, if options.quick { 1000 } else { 10_000 });
-    let contenders = by_hand(&server).into_iter().chain(ours(&server));
-    let (names, mut runs): (Vec<String>, Vec<_>) = contenders.unzip();
-    let best = best_of(options.rounds(), &mut runs, |round, best| round < best);
-    let bare_state = best[2];
+    let contenders = by_hand(&server).into_iter().chain(ours(&server)).collect();
+    let best = best_of(options.rounds(), contenders, |round, best| round < best);
+    let bare_state = best[2].1;
     let columns = ["what", "µs CPU", "to TIME, GET, SET PX"];
     let mut table = Table::new(format!("{kind:?}: CPU time of the server for one call"), columns);
-    for (name, micros) in names.into_iter().zip(best) {
-        table.figures(&name, [(micros, 2), (micros / bare_state, 2)]);
+    for (name, micros) in best {
+        table.figures(name, [(micros, 2), (micros / bare_state, 2)]);
     }
     table
 }
 
-fn by_hand(server: &BenchServer) -> Vec<Named<'_>> {
-    let contender = |name: &str, start: Cmd, end: &'static [&str]| -> Named<'_> {
-        (name.to_owned(), Box::new(move || server.by_hand(&start, end)))
+fn by_hand(server: &BenchServer) -> Vec<Contender<'_, f64>> {
+    let contender = |name: &'static str, start: Cmd, end: &'static [&str]| -> Contender<'_, f64> {
+        (name, Box::new(move || server.by_hand(&start, end)))
     };
     vec![
         contender("INCR", cmd("INCR"), &[]),
@@ -73,14 +70,14 @@ fn by_hand(server: &BenchServer) -> Vec<Named<'_>> {
     ]
 }
 
-fn ours(server: &BenchServer) -> Vec<Named<'_>> {
-    let contender = |name: &str, limits: &[Limit], users: usize, before: usize| -> Named<'_> {
+fn ours(server: &BenchServer) -> Vec<Contender<'_, f64>> {
+    let contender = |name: &'static str, limits: &[Limit], users: usize, before: usize| -> Contender<'_, f64> {
         let rules = ["api", "org", "ip", "all"];
         let gates: Vec<Gate> =
             rules.into_iter().zip(limits).map(|(rule, limit)| Gate::for_rule(rule, *limit)).collect();
-        (name.to_owned(), Box::new(move || server.ours(&gates, users, before)))
+        (name, Box::new(move || server.ours(&gates, users, before)))
     };
-    let all_users = |name: &str, limits: &[Limit]| contender(name, limits, usize::MAX, 2);
+    let all_users = |name: &'static str, limits: &[Limit]| contender(name, limits, usize::MAX, 2);
 
     let (minute, rate) = (Duration::from_mins(1), Rate::per_second(7).unwrap());
     let token_bucket = Limit::token_bucket(1000, rate).unwrap();

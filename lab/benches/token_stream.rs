@@ -20,7 +20,6 @@ const EVENT: &str = "data: {\"id\":\"chatcmpl-7Qy\",\"object\":\"chat.completion
                      \"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}],\"usage\":null}\n\n";
 const END: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":9}}\n\ndata: [DONE]\n\n";
 
-/// The cost of one round.
 struct StreamCost {
     nanos_per_event: f64,
     /// From the request to the first byte of the response.
@@ -35,14 +34,14 @@ fn main() {
         ("counted", ", usage: total", "/v1/messages"),
         ("counted, and the event with the usage withheld", ", usage: total", "/v1/chat/completions"),
     ];
-    let mut contenders: Vec<Contender<'_, StreamCost>> = rows
-        .iter()
-        .map(|(_, usage, path)| -> Contender<'_, StreamCost> { Box::new(move || round(usage, path, streams, events)) })
-        .collect();
-    let best = best_of(options.rounds(), &mut contenders, |one, other| one.nanos_per_event < other.nanos_per_event);
+    let contender = |(name, usage, path)| -> Contender<'_, StreamCost> {
+        (name, Box::new(move || round(usage, path, streams, events)))
+    };
+    let contenders = rows.into_iter().map(contender).collect();
+    let best = best_of(options.rounds(), contenders, |one, other| one.nanos_per_event < other.nanos_per_event);
     let title = format!("Streams of {events} events through the gateway");
     let mut table = Table::new(title, ["tokens", "CPU ns an event", "first byte µs"]);
-    for ((name, ..), cost) in rows.iter().zip(best) {
+    for (name, cost) in best {
         table.figures(name, [(cost.nanos_per_event, 0), (cost.first_byte_micros, 1)]);
     }
     report(&options, &[table]);

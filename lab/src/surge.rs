@@ -13,7 +13,6 @@ mod admission_log;
 mod backend;
 mod background_load;
 mod console;
-mod cpu;
 mod endpoint;
 mod fleet;
 mod flood;
@@ -36,13 +35,12 @@ mod rng;
 mod shared_store;
 mod simulation;
 mod summary;
-mod table;
+mod tables;
 
 use std::sync::Arc;
 
 use tidegate::Timer;
 use tidegate_server::command::{Exit, Failure, Output, stop_signal, tokio_timer};
-use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use options::SurgeArgs;
 
@@ -56,7 +54,7 @@ use shared_store::SharedStore;
 /// Runs `tidegate-lab surge`.
 pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
     let (timer, url): (Arc<dyn Timer>, _) = (Arc::new(tokio_timer()), arguments.store()?);
-    let (crowd_runtime, gateway_runtime) = (runtime()?, runtime()?);
+    let (crowd_runtime, gateway_runtime) = (traffic::runtime()?, traffic::runtime()?);
     // Signals are caught before the store starts: an uncaught one would leave its process behind.
     let stop = {
         let _guard = crowd_runtime.enter();
@@ -66,7 +64,7 @@ pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit
     let report_file = ReportFile::reserve("--report", &arguments.report)?;
     let picture = arguments.picture.as_ref();
     let picture_file = picture.map(|path| ReportFile::reserve("--picture", path)).transpose()?;
-    let store = SharedStore::open(url, format!("surge{:08x}", timer.now().as_micros() as u32))?;
+    let store = SharedStore::open(url, format!("surge{:08x}", timer.now().as_micros() as u32));
     let context = RunContext {
         scenario: arguments.scenario(),
         instances: if store.is_shared() { arguments.instances } else { 1 },
@@ -108,26 +106,24 @@ async fn run_phases(
     output: &mut Output<'_>,
 ) -> Result<(Vec<PhaseResults>, bool), Failure> {
     let mut stop = std::pin::pin!(stop);
-    let (mut phases, mut failure, mut stopped) = (Vec::new(), None, false);
-    for phase in Phase::ALL {
-        console::print_phase_start(phase, output);
-        match phase.run(context, &mut stop, |progress| console::print_progress(progress, output)).await {
-            Ok((results, stopped_early)) => {
-                phases.push(results);
-                stopped = stopped_early;
+    let (mut phases, mut stopped) = (Vec::new(), false);
+    let run = async {
+        for phase in Phase::ALL {
+            output.progress("");
+            output.info(format_args!("phase {}: {}", phase.number(), phase.title()));
+            let (results, stopped_early) = phase.run(context, &mut stop, output).await?;
+            phases.push(results);
+            stopped = stopped_early;
+            if stopped {
+                break;
             }
-            Err(error) => failure = Some(error),
         }
-        if stopped || failure.is_some() {
-            break;
-        }
-    }
+        Ok(())
+    };
+    let run: Result<(), Failure> = run.await;
     output.progress("");
     let deleted = context.store.delete_keys().await;
-    match failure {
-        Some(failure) => Err(failure),
-        None => deleted.map(|_| (phases, stopped)),
-    }
+    run.and(deleted).map(|()| (phases, stopped))
 }
 
 /// Prints what a reader of the results must know first.
@@ -141,8 +137,4 @@ fn print_notes(context: &RunContext<'_>, output: &mut Output<'_>) {
     if cfg!(debug_assertions) {
         output.warn("this is a debug build; its times mean nothing");
     }
-}
-
-fn runtime() -> Result<Runtime, Failure> {
-    Builder::new_multi_thread().enable_all().build().map_err(|error| traffic::runtime_failure(&error))
 }

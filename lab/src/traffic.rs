@@ -8,12 +8,12 @@ mod workers;
 
 use std::time::Duration;
 
-use conformance::process::Process;
 use hdrhistogram::Histogram;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidegate_server::command::Failure;
+use tokio::runtime::Runtime;
 
-pub(crate) use connection::{Connection, DEFAULT_TIMEOUT, HttpResponse, Protocol, RequestError};
+pub(crate) use connection::{Connection, DEFAULT_TIMEOUT, Protocol, RequestError};
 pub(crate) use redis_server::RedisServer;
 pub(crate) use schedule::Schedule;
 pub(crate) use upstream::{RESPONSE_BODY, Upstream};
@@ -22,10 +22,10 @@ pub(crate) use workers::{Pace, Workers};
 /// Upper bound of the histograms: one hour. Longer latencies are recorded as one hour.
 const MAX_LATENCY_MICROS: u64 = 3_600_000_000;
 
-/// Returns an empty histogram of microseconds up to one hour, exact to three digits.
-pub(crate) fn histogram() -> Histogram<u64> {
+/// Returns an empty histogram of microseconds up to one hour, exact to so many digits.
+pub(crate) fn histogram(digits: u8) -> Histogram<u64> {
     // The bounds are constants, and the tests make one.
-    Histogram::new_with_bounds(1, MAX_LATENCY_MICROS, 3).expect("constant histogram bounds are valid")
+    Histogram::new_with_bounds(1, MAX_LATENCY_MICROS, digits).expect("constant histogram bounds are valid")
 }
 
 /// Whole microseconds; saturates at `u64::MAX`.
@@ -33,14 +33,9 @@ pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The failure of a server that exits before it listens, with its output.
-pub(crate) fn exit_failure(output: &str) -> Failure {
-    Failure::usage(format!("a server to be measured exited:\n{}", output.trim_end()))
-}
-
-/// The CPU time of a server under load.
-pub(crate) fn cpu_time(process: &Process) -> Result<Duration, Failure> {
-    process.cpu_time().map_err(|error| Failure::usage(format!("cannot read the CPU time of a server: {error}")))
+/// A runtime of several threads, as that of `tidegate serve`.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    Runtime::new().map_err(|error| runtime_failure(&error))
 }
 
 /// The failure to start a tokio runtime.
@@ -53,9 +48,8 @@ pub(crate) fn signal_failure(error: &std::io::Error) -> Failure {
     Failure::usage(format!("cannot listen for signals: {error}"))
 }
 
-/// Raises the limit of this process, and of those that it starts, to `needed` files if it is lower. The error is the number that the
-/// system allows.
-pub(crate) fn raise_file_limit(needed: u64) -> Result<(), u64> {
+/// Raises the limit of this process, and of those that it starts, to `needed` files if it is lower. `what` needs them.
+pub(crate) fn raise_file_limit(what: &str, needed: u64) -> Result<(), Failure> {
     let limits = getrlimit(Resource::Nofile);
     let suffices = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
     if suffices(limits.current) {
@@ -65,5 +59,8 @@ pub(crate) fn raise_file_limit(needed: u64) -> Result<(), u64> {
     if suffices(limits.maximum) && setrlimit(Resource::Nofile, raised).is_ok() {
         return Ok(());
     }
-    Err(limits.maximum.unwrap_or(needed))
+    let allowed = limits.maximum.unwrap_or(needed);
+    Err(Failure::usage(format!(
+        "{what} needs {needed} open files, and this system allows {allowed}; raise the limit (`ulimit -n`)"
+    )))
 }

@@ -7,14 +7,13 @@ use redis::{Cmd, cmd};
 use tidegate::spi::{Gate, Subject};
 use tidegate_redis::RedisOptions;
 
-use super::{Pipeline, StoreDriver, cpu, subjects};
+use super::{StoreDriver, cpu, send, subjects};
 
 /// Measured requests per key.
 const MEASURED_PASSES: usize = 3;
 
 pub(crate) struct BenchServer {
     connection: RefCell<redis::Connection>,
-    pipeline: RefCell<Pipeline>,
     driver: StoreDriver,
     subjects: Vec<Subject>,
 }
@@ -24,8 +23,7 @@ impl BenchServer {
     pub(crate) fn new(server: &Server, keys: usize) -> Self {
         Self {
             connection: RefCell::new(server.connection()),
-            pipeline: RefCell::new(Pipeline::connect(server)),
-            driver: StoreDriver::connect(server, RedisOptions::new()),
+            driver: StoreDriver::connect(server, RedisOptions::new().with_heartbeats(false)),
             subjects: subjects(keys),
         }
     }
@@ -40,7 +38,7 @@ impl BenchServer {
     pub(crate) fn by_hand(&self, start: &Cmd, end: &[&str]) -> f64 {
         let keys = self.subjects.len();
         let command = |key: usize| start.clone().arg(format!("by-hand:{key:020}")).arg(end).take();
-        self.measure(keys, 2, || self.pipeline.borrow_mut().send((0..keys).map(command)))
+        self.measure(keys, 2, || send(&mut self.connection.borrow_mut(), (0..keys).map(command)))
     }
 
     /// CPU microseconds per decision on all `gates`, after `before` decisions of each user.

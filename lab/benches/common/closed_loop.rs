@@ -42,9 +42,6 @@ pub(crate) struct CallBench<'s> {
     pub(crate) calls: usize,
 }
 
-/// A contender, and its row in the table.
-pub(crate) type NamedContender<'c> = (&'static str, Contender<'c, CallCost>);
-
 impl<C: Sync> Instance<C> {
     pub(crate) fn new(connect: impl AsyncFnOnce() -> C) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -58,18 +55,23 @@ impl<C: Sync> Instance<C> {
 
     /// Makes the calls with the numbers from `first` on, with this many `callers`.
     pub(crate) fn run(&self, callers: usize, first: usize, calls: usize, call: &impl AsyncFn(&C, usize)) {
-        let next = Counter::new(0);
-        let callers = (0..callers).map(async |_| {
-            loop {
-                let number = next.replace(next.get() + 1);
-                if number >= calls {
-                    return;
-                }
-                call(&self.client, first + number).await;
-            }
-        });
-        self.runtime.block_on(join_all(callers));
+        self.runtime.block_on(run_callers(callers, calls, async |number| call(&self.client, first + number).await));
     }
+}
+
+/// Makes the calls with the numbers from 0 on. Each of the callers makes its next call after the reply.
+pub(crate) async fn run_callers(callers: usize, calls: usize, call: impl AsyncFn(usize)) {
+    let next = Counter::new(0);
+    let caller = async |_| {
+        loop {
+            let number = next.replace(next.get() + 1);
+            if number >= calls {
+                return;
+            }
+            call(number).await;
+        }
+    };
+    join_all((0..callers).map(caller)).await;
 }
 
 impl Instance<RedisStore> {
@@ -82,62 +84,61 @@ impl Instance<RedisStore> {
 impl<'c> CallBench<'c> {
     /// A contender whose `call` is measured on these instances.
     pub(crate) fn contender<C: Sync>(
-        &self,
+        self,
         name: &'static str,
         instances: &'c [Instance<C>],
         call: impl AsyncFn(&C, usize) + Sync + 'c,
-    ) -> NamedContender<'c> {
+    ) -> Contender<'c, CallCost> {
+        (name, Box::new(move || self.measure(instances, &call)))
+    }
+
+    /// Measures the calls, spread over the instances. The server is emptied first.
+    pub(crate) fn measure<C: Sync>(&self, instances: &[Instance<C>], call: impl AsyncFn(&C, usize) + Sync) -> CallCost {
         let Self { server, callers, calls } = *self;
-        (name, Box::new(move || measure_calls(server, instances, callers, calls, &call)))
+        let run = |calls: usize| {
+            thread::scope(|scope| {
+                for (index, instance) in instances.iter().enumerate() {
+                    let (calls, call) = (calls / instances.len(), &call);
+                    scope.spawn(move || instance.run(callers, index * calls, calls, call));
+                }
+            });
+        };
+        let mut connection = server.connection();
+        redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connection).unwrap();
+        run(calls / WARM_UP_SHARE);
+        let clock = SystemClock::new();
+        let mut spent = || (cpu::server_micros(&mut connection), cpu::process_micros(), clock.now());
+        let before = spent();
+        run(calls);
+        let after = spent();
+        let each = |micros: f64| micros / calls as f64;
+        CallCost {
+            server_micros: each(after.0 - before.0),
+            process_micros: each(after.1 - before.1),
+            per_second: calls as f64 / after.2.since(before.2).as_secs_f64(),
+        }
     }
 }
 
-/// Measures `calls` calls, spread over the instances, each with this many callers. The server is emptied first.
-pub(crate) fn measure_calls<C: Sync>(
-    server: &Server,
-    instances: &[Instance<C>],
-    callers: usize,
-    calls: usize,
-    call: impl AsyncFn(&C, usize) + Sync,
-) -> CallCost {
-    let run = |calls: usize| {
-        thread::scope(|scope| {
-            for (index, instance) in instances.iter().enumerate() {
-                let (calls, call) = (calls / instances.len(), &call);
-                scope.spawn(move || instance.run(callers, index * calls, calls, call));
-            }
-        });
-    };
-    let mut connection = server.connection();
-    redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connection).unwrap();
-    run(calls / WARM_UP_SHARE);
-    let clock = SystemClock::new();
-    let mut spent = || (cpu::server_micros(&mut connection), cpu::process_micros(), clock.now());
-    let before = spent();
-    run(calls);
-    let after = spent();
-    let each = |micros: f64| micros / calls as f64;
-    CallCost {
-        server_micros: each(after.0 - before.0),
-        process_micros: each(after.1 - before.1),
-        per_second: calls as f64 / after.2.since(before.2).as_secs_f64(),
-    }
-}
-
-/// Something to measure: each call is one round.
-pub(crate) type Contender<'c, M> = Box<dyn FnMut() -> M + 'c>;
+/// Something to measure, and its row in the table: each call is one round.
+pub(crate) type Contender<'c, M, N = &'static str> = (N, Box<dyn FnMut() -> M + 'c>);
 
 /// Runs all contenders in turn, `rounds` times, and returns the best round of each. A disturbance of the machine affects all of them,
 /// and the best round is the least disturbed.
-pub(crate) fn best_of<M>(rounds: usize, contenders: &mut [Contender<'_, M>], beats: impl Fn(&M, &M) -> bool) -> Vec<M> {
+pub(crate) fn best_of<M, N>(
+    rounds: usize,
+    contenders: Vec<Contender<'_, M, N>>,
+    beats: impl Fn(&M, &M) -> bool,
+) -> Vec<(N, M)> {
+    let (names, mut contenders): (Vec<_>, Vec<_>) = contenders.into_iter().unzip();
     let mut best: Vec<M> = contenders.iter_mut().map(|contender| contender()).collect();
     for _ in 1..rounds {
-        for (best, contender) in best.iter_mut().zip(contenders.iter_mut()) {
+        for (best, contender) in best.iter_mut().zip(&mut contenders) {
             let round = contender();
             if beats(&round, best) {
                 *best = round;
             }
         }
     }
-    best
+    names.into_iter().zip(best).collect()
 }

@@ -9,7 +9,7 @@ use tidegate::spi::Gate;
 use tidegate::{Limit, ManualClock, Timestamp};
 use tidegate_redis::RedisOptions;
 
-use super::{Pipeline, StoreDriver, cpu::field, subjects};
+use super::{StoreDriver, cpu::field, send, subjects};
 
 /// The time of the first request, in microseconds: the start of a minute in September 2026.
 pub(crate) const START: u64 = 1_790_000_040_000_000;
@@ -41,7 +41,8 @@ impl MemoryServer {
         let subjects = subjects(keys);
         self.measure(keys, |count| {
             let clock = ManualClock::starting_at(Timestamp::from_micros(START));
-            let driver = StoreDriver::connect(&self.server, RedisOptions::new().with_clock(clock.clone()));
+            let options = RedisOptions::new().with_heartbeats(false).with_clock(clock.clone());
+            let driver = StoreDriver::connect(&self.server, options);
             for at in at {
                 clock.set(Timestamp::from_micros(START + at));
                 driver.take_fast(&gates, &subjects[..count]);
@@ -52,9 +53,11 @@ impl MemoryServer {
     /// Measures `commands`, called with a name of 28 bytes and a time, for each key at each of these microseconds.
     pub(crate) fn commands(&self, keys: usize, at: &[u64], commands: fn(&[u8], u64) -> Vec<Cmd>) -> KeySize {
         self.measure(keys, |count| {
-            let mut pipeline = Pipeline::connect(&self.server);
+            // A connection of its own, whose buffers are gone when the memory is measured.
+            let mut connection = self.server.connection();
             for at in at {
-                pipeline.send((0..count).flat_map(|key| commands(format!("by-hand:{key:020}").as_bytes(), *at)));
+                let names = (0..count).map(|key| format!("by-hand:{key:020}"));
+                send(&mut connection, names.flat_map(|name| commands(name.as_bytes(), *at)));
             }
         })
     }

@@ -1,30 +1,30 @@
 //! `Options`: the command line of a benchmark, and what it prints.
 
-use std::str::FromStr;
-
+use clap::Parser;
 use lab::table::Table;
 use serde_json::json;
 
 /// `cargo bench -p lab --bench NAME -- [--quick] [--json] [--keys N]`
+#[derive(Parser)]
 pub(crate) struct Options {
-    /// A few seconds instead of minutes: enough to see that it works, not to publish.
+    /// A few seconds instead of minutes: enough to see that it works, not to publish
+    #[arg(long)]
     pub(crate) quick: bool,
-    /// A JSON document instead of text.
+    /// A JSON document instead of text
+    #[arg(long)]
     pub(crate) json: bool,
+    /// The number of keys
+    #[arg(long)]
     keys: Option<usize>,
+    /// Cargo adds this when it benchmarks; without it this is `cargo test --all-targets`, which is quick
+    #[arg(long, hide = true)]
+    bench: bool,
 }
 
 impl Options {
     pub(crate) fn from_command_line() -> Self {
-        let words: Vec<String> = std::env::args().skip(1).collect();
-        let has = |name: &str| words.iter().any(|word| word == name);
-        let value = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
-        Self {
-            // Cargo adds `--bench` when it benchmarks; without it this is `cargo test --all-targets`.
-            quick: has("--quick") || !has("--bench"),
-            json: has("--json"),
-            keys: value("--keys").map(|text| usize::from_str(text).expect("--keys takes a number")),
-        }
+        let options = Self::parse();
+        Self { quick: options.quick || !options.bench, ..options }
     }
 
     /// The number of keys: as given, or `default`, or a hundredth of it with `--quick`.
@@ -32,7 +32,6 @@ impl Options {
         self.keys.unwrap_or(if self.quick { default / 100 } else { default })
     }
 
-    /// The number of rounds.
     pub(crate) fn rounds(&self) -> usize {
         if self.quick { 2 } else { 7 }
     }

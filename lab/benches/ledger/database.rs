@@ -13,7 +13,6 @@ const POSTGRES_SETTINGS: [&str; 3] = ["fsync=on", "full_page_writes=on", "shared
 /// The columns that a plain INSERT fills: those of an entry that consumes. The others are null.
 const PLAIN_COLUMNS: &str = "id, account, time, kind, period, amount, hard_limit";
 
-/// A database.
 pub(crate) enum Database {
     Postgres(PostgresServer),
     Sqlite(TempDir),

@@ -1,11 +1,10 @@
 //! What a decision costs without a ledger, with `async` and with `sync`, side by side: CPU time of three processes, and latency.
 
-use std::cell::{Cell as Counter, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::suite::wait_until;
-use futures_util::future::join_all;
 use tidegate::{Clock, LedgerMode, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock};
 use tidegate_ledger::{LedgerService, ServiceOptions};
 use tidegate_redis::RedisStore;
@@ -13,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::Bench;
 use super::common::cpu::{process_micros, server_micros};
-use super::common::{Cell, Contender, Random, Table, best_of, patient_options};
+use super::common::{Cell, Contender, Random, Table, best_of, patient_options, run_callers};
 use super::database::Database;
 
 const TENANTS: usize = 10_000;
@@ -72,11 +71,11 @@ pub(crate) fn measure(bench: &Bench, database: &Database) -> Table {
         }
     });
     for (callers, fewer) in CALLERS {
-        let contender = |setup: &'_ Setup<'_>| measure_round(bench, database, setup, callers, calls / fewer);
-        let mut contenders: Vec<Contender<'_, DecisionCost>> =
-            setups.iter().map(|setup| -> Contender<'_, DecisionCost> { Box::new(move || contender(setup)) }).collect();
-        let best = best_of(bench.rounds(), &mut contenders, |round, best| round.process < best.process);
-        for ((name, _), cost) in MODES.into_iter().zip(best) {
+        let mut contenders: Vec<Contender<'_, DecisionCost>> = Vec::new();
+        for ((name, _), setup) in MODES.into_iter().zip(&setups) {
+            contenders.push((name, Box::new(move || measure_round(bench, database, setup, callers, calls / fewer))));
+        }
+        for (name, cost) in best_of(bench.rounds(), contenders, |round, best| round.process < best.process) {
             let numbers = [
                 (cost.redis, 2),
                 (cost.process, 2),
@@ -110,24 +109,19 @@ fn limiter(store: &RedisStore, mode: Option<LedgerMode>) -> Limiter<RedisStore> 
 fn measure_round(bench: &Bench, database: &Database, setup: &Setup<'_>, callers: usize, calls: usize) -> DecisionCost {
     let tenants: Vec<String> =
         Random::new(7).uniform(TENANTS, calls).into_iter().map(|n| format!("tenant-{n}")).collect();
-    let (next, latencies) = (Counter::new(0), RefCell::new(Vec::with_capacity(calls)));
+    let latencies = RefCell::new(Vec::with_capacity(calls));
     let clock = SystemClock::new();
-    let caller = async |_| {
-        loop {
-            let number = next.replace(next.get() + 1);
-            let Some(tenant) = tenants.get(number) else { return };
-            let began_at = clock.now();
-            let decision = setup.limiter.check(&Request::new("call").with_attribute("tenant", tenant)).await.unwrap();
-            assert!(decision.is_allowed());
-            latencies.borrow_mut().push(clock.now().since(began_at).as_secs_f64() * 1e6);
-        }
+    let decide = async |number: usize| {
+        let (began_at, request) = (clock.now(), Request::new("call").with_attribute("tenant", &tenants[number]));
+        assert!(setup.limiter.check(&request).await.unwrap().is_allowed());
+        latencies.borrow_mut().push(clock.now().since(began_at).as_secs_f64() * 1e6);
     };
     let mut connection = bench.redis.connection();
     let mut spent = || (server_micros(&mut connection), process_micros(), postgres_micros(database), clock.now());
     let posted = || setup.service.map_or(0, |service| service.stats().entries_posted);
     let posted_before = posted();
     let before = spent();
-    setup.runtime.block_on(join_all((0..callers).map(caller)));
+    setup.runtime.block_on(run_callers(callers, calls, decide));
     let ended_at = clock.now();
     if let Some(service) = setup.service {
         let is_posted = || posted() == posted_before + calls as u64;

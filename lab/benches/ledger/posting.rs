@@ -77,8 +77,8 @@ impl RedisOutboxes {
     }
 
     /// The seconds that a flush of `count` entries takes.
-    async fn flush(&self, count: usize, clock: &SystemClock) -> f64 {
-        let (gate, posted) = (gate(), self.service.stats().entries_posted);
+    async fn flush(&self, count: usize) -> f64 {
+        let (clock, gate, posted) = (SystemClock::new(), gate(), self.service.stats().entries_posted);
         for first in (0..count).step_by(BATCH) {
             let subjects =
                 self.subjects.iter().cycle().skip(first % self.subjects.len()).take(BATCH.min(count - first));
@@ -96,7 +96,7 @@ impl RedisOutboxes {
     }
 }
 
-pub(crate) fn gate() -> Gate {
+fn gate() -> Gate {
     Gate::for_rule("units", Limit::quota(1_000_000, Periods::utc(Period::Day)).unwrap())
         .with_ledger(Some(LedgerMode::Async))
 }
@@ -109,52 +109,40 @@ pub(crate) fn measure(bench: &Bench, databases: &[Database]) -> Table {
         let maker = EntryMaker::new(10_000);
         let ledger = bench.runtime.block_on(database.ledger());
         let mut plain = bench.runtime.block_on(database.plain_table());
+        // Entries a second of a round, which `write` writes batch by batch.
+        let round = |accounts: usize, write: &mut dyn FnMut(&[OutboxEntry])| {
+            let batches: Vec<_> = (0..count / BATCH).map(|_| maker.entries(BATCH, accounts)).collect();
+            let clock = SystemClock::new();
+            let began_at = clock.now();
+            for batch in &batches {
+                write(batch);
+            }
+            count as f64 / clock.now().since(began_at).as_secs_f64()
+        };
         let post = |accounts: usize| {
-            let (maker, ledger) = (&maker, &ledger);
+            let (round, ledger) = (&round, &ledger);
             move || {
-                per_second(count, |clock| {
-                    bench.runtime.block_on(async {
-                        let batches: Vec<_> = (0..count / BATCH).map(|_| maker.entries(BATCH, accounts)).collect();
-                        let began_at = clock.now();
-                        for batch in &batches {
-                            assert_eq!(ledger.post(batch).await.unwrap().inserted, BATCH as u64);
-                        }
-                        clock.now().since(began_at).as_secs_f64()
-                    })
+                round(accounts, &mut |batch| {
+                    let posted = bench.runtime.block_on(ledger.post(batch)).unwrap();
+                    assert_eq!(posted.inserted, BATCH as u64);
                 })
             }
         };
-        let insert = || {
-            per_second(count, |clock| {
-                bench.runtime.block_on(async {
-                    let batches: Vec<_> = (0..count / BATCH).map(|_| maker.entries(BATCH, BATCH)).collect();
-                    let began_at = clock.now();
-                    for batch in &batches {
-                        plain.insert(batch).await;
-                    }
-                    clock.now().since(began_at).as_secs_f64()
-                })
-            })
-        };
+        let insert = || round(BATCH, &mut |batch| bench.runtime.block_on(plain.insert(batch)));
         let outboxes = bench.runtime.block_on(RedisOutboxes::start(bench, ledger.clone()));
-        let flush = || per_second(count, |clock| bench.runtime.block_on(outboxes.flush(count, clock)));
-        let mut contenders: [Contender<'_, f64>; 5] =
-            [Box::new(insert), Box::new(post(10_000)), Box::new(post(100)), Box::new(post(1)), Box::new(flush)];
-        let best = best_of(bench.rounds(), &mut contenders, |round, best| round > best);
-        let names = [
-            "plain INSERTs",
-            "ledger, each entry another account",
-            "ledger, 100 accounts",
-            "ledger, 1 account",
-            "ledger, flushed from the outboxes of Redis",
+        let flush = || count as f64 / bench.runtime.block_on(outboxes.flush(count));
+        let contenders: Vec<Contender<'_, f64>> = vec![
+            ("plain INSERTs", Box::new(insert)),
+            ("ledger, each entry another account", Box::new(post(10_000))),
+            ("ledger, 100 accounts", Box::new(post(100))),
+            ("ledger, 1 account", Box::new(post(1))),
+            ("ledger, flushed from the outboxes of Redis", Box::new(flush)),
         ];
-        for (name, entries) in names.into_iter().zip(&best) {
-            table.figures(&format!("{}: {name}", database.name()), [(*entries, 0), (entries / best[0], 2)]);
+        let best = best_of(bench.rounds(), contenders, |round, best| round > best);
+        let plain = best[0].1;
+        for (name, entries) in best {
+            table.figures(&format!("{}: {name}", database.name()), [(entries, 0), (entries / plain, 2)]);
         }
     }
     table
-}
-
-fn per_second(count: usize, run: impl FnOnce(&SystemClock) -> f64) -> f64 {
-    count as f64 / run(&SystemClock::new())
 }

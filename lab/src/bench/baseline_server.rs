@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower_service::Service;
 
-use crate::traffic::runtime_failure;
+use crate::traffic;
 
 #[derive(Clone, Copy)]
 struct BaselineService;
@@ -25,9 +25,7 @@ struct BaselineService;
 /// Serves on a free port until the process is stopped.
 pub(crate) fn run(output: &mut Output<'_>) -> Result<Exit, Failure> {
     // The same runtime as `tidegate serve`, so that only the service differs.
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| runtime_failure(&error))?;
-    let result: std::io::Result<()> = runtime.block_on(async {
+    let result: std::io::Result<()> = traffic::runtime()?.block_on(async {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         output.line(format!("Envoy RLS  {} (gRPC)", listener.local_addr()?));
         let router = Server::builder().add_service(BaselineService);

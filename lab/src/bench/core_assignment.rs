@@ -2,35 +2,32 @@
 
 use tidegate_server::command::Failure;
 
+/// The core of the servers and that of the load, if they are pinned.
+pub(super) type Cores = Option<(usize, usize)>;
+
 /// The CPU cores that servers and load are pinned to.
-pub(crate) struct CoreAssignment {
-    /// The cores of servers and load; `None` if nothing is pinned.
-    assigned: Option<(usize, usize)>,
+pub(super) struct CoreAssignment {
+    pub(super) assigned: Cores,
     /// The affinity of the thread before.
     original: Vec<usize>,
 }
 
 impl CoreAssignment {
     /// The cores of the flags; by default the first two.
-    pub(crate) fn choose(server: Option<usize>, load: Option<usize>) -> Result<Self, Failure> {
+    pub(super) fn choose(server: Option<usize>, load: Option<usize>) -> Result<Self, Failure> {
         let original = system::allowed();
         let assigned = choose(&original, server, load).map_err(Failure::usage)?;
         Ok(Self { assigned, original })
     }
 
     /// Pins this thread, and the processes it starts, to the core of the servers. Returns whether that succeeded.
-    pub(crate) fn pin_to_server_core(&self) -> bool {
+    pub(super) fn pin_to_server_core(&self) -> bool {
         self.assigned.is_some_and(|(server, _)| system::pin(&[server]))
     }
 
     /// Pins this thread to the core of the load. Returns whether that succeeded.
-    pub(crate) fn pin_to_load_core(&self) -> bool {
+    pub(super) fn pin_to_load_core(&self) -> bool {
         self.assigned.is_some_and(|(_, load)| system::pin(&[load]))
-    }
-
-    /// The core of the servers and that of the load.
-    pub(crate) const fn assigned(&self) -> Option<(usize, usize)> {
-        self.assigned
     }
 }
 
@@ -44,7 +41,7 @@ impl Drop for CoreAssignment {
 }
 
 /// Chooses two of the `allowed` cores; `None` if there is only one and no flag names one.
-fn choose(allowed: &[usize], server: Option<usize>, load: Option<usize>) -> Result<Option<(usize, usize)>, String> {
+fn choose(allowed: &[usize], server: Option<usize>, load: Option<usize>) -> Result<Cores, String> {
     for (flag, core) in [("--server-core", server), ("--load-core", load)] {
         if let Some(core) = core.filter(|core| !allowed.contains(core)) {
             let available: Vec<String> = allowed.iter().map(ToString::to_string).collect();

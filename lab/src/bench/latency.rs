@@ -23,8 +23,10 @@ pub(crate) struct Latencies {
     send_delay: Histogram<u64>,
     /// Requests that were due while no connection was free.
     saturated: u64,
-    statuses: BTreeMap<u16, u64>,
-    unanswered: u64,
+    /// Responses by status.
+    pub(super) statuses: BTreeMap<u16, u64>,
+    /// Requests without a response.
+    pub(super) unanswered: u64,
     first: Option<Timestamp>,
     last: Option<Timestamp>,
 }
@@ -41,8 +43,8 @@ pub(crate) struct RequestTimes {
 impl Latencies {
     pub(crate) fn new() -> Self {
         Self {
-            latency: histogram(),
-            send_delay: histogram(),
+            latency: histogram(3),
+            send_delay: histogram(3),
             saturated: 0,
             statuses: BTreeMap::new(),
             unanswered: 0,
@@ -64,21 +66,6 @@ impl Latencies {
             }
             None => self.unanswered += 1,
         }
-    }
-
-    /// Adds requests that were never sent, because no connection became free in time.
-    pub(crate) fn add_unsent(&mut self, count: u64) {
-        self.unanswered += count;
-    }
-
-    /// Requests without a response.
-    pub(crate) const fn unanswered(&self) -> u64 {
-        self.unanswered
-    }
-
-    /// Responses by status.
-    pub(crate) const fn statuses(&self) -> &BTreeMap<u16, u64> {
-        &self.statuses
     }
 
     /// The 50th, 90th, 99th and 99.9th percentile and the maximum, in microseconds.
@@ -151,7 +138,7 @@ mod tests {
     /// The latencies over one connection, with a server that takes `response_micros` for a request sent at a given time.
     fn over_one_connection(schedule: Schedule, response_micros: impl Fn(Timestamp) -> u64) -> Latencies {
         let (mut latencies, mut free) = (Latencies::new(), START);
-        for due in (0..schedule.count()).filter_map(|number| schedule.due(number)) {
+        for due in schedule.times() {
             let sent = due.max(free);
             let completed = sent.plus(Duration::from_micros(response_micros(sent)));
             latencies.add(RequestTimes { due, free, sent }, completed, Some(200));
@@ -167,7 +154,7 @@ mod tests {
             latencies.add(RequestTimes { due: START, free: START, sent: START }, at(latency), Some(200));
         }
         assert_eq!(latencies.micros(), [500, 900, 990, 999, 1000]);
-        assert_eq!((latencies.warnings(), latencies.statuses()[&200]), (Vec::new(), 1000));
+        assert_eq!((latencies.warnings(), latencies.statuses[&200]), (Vec::new(), 1000));
     }
 
     /// Trap (coordinated omission): a load that waits for the response before it plans the next request sends nothing while
@@ -205,7 +192,7 @@ mod tests {
         let times = RequestTimes { due: START, free: START, sent: START };
         latencies.add(times, at(10_000_000), None);
         latencies.add(times, at(70), Some(429));
-        latencies.add_unsent(3);
+        latencies.unanswered += 3;
         let json = latencies.json();
         assert_eq!((&json["requests"], &json["unanswered"], &json["max_us"]), (&json!(5), &json!(4), &json!(70)));
         assert_eq!(json["statuses"], json!({ "429": 1 }));

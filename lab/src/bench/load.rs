@@ -1,134 +1,109 @@
 //! Load on one thread: closed loop (each connection sends its next request after the response) or open loop (requests are due
 //! at a fixed rate, whatever the responses do).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tidegate::{Timer, Timestamp};
+use tidegate_server::command::Failure;
 use tokio::sync::Mutex;
-use tokio::task::JoinSet;
 
+use super::Bench;
 use super::latency::{Latencies, RequestTimes};
+use super::launcher::ServerUnderTest;
+use super::options::BenchArgs;
 use super::request_template::RequestTemplate;
 use crate::traffic::{Connection, DEFAULT_TIMEOUT, Schedule};
 
 /// Resolution of the runtime's timer. The rest of the time to a request is spent polling the clock.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(2);
 
-/// The next request of the schedule. The lock lets one connection at a time poll the clock.
-struct RequestQueue {
-    next: Mutex<u64>,
-    schedule: Schedule,
-}
-
 /// Opens connections and uses each a few times, so that connecting is not part of what is measured. Over HTTP/2 they share one TCP
 /// connection.
-pub(crate) async fn open_warm_connections(
-    template: &Arc<RequestTemplate>,
-    count: u16,
-) -> Result<Vec<Connection>, String> {
-    let opened = Connection::open_many(template.protocol, &template.authority, count).await;
-    closed_loop(opened.map_err(|error| error.to_string())?, template, u64::from(count) * 4).await
+pub(super) async fn open_warm_connections(template: &RequestTemplate, count: u16) -> Result<Vec<Connection>, String> {
+    closed_loop(template.connect(count).await?, template, u64::from(count) * 4).await
+}
+
+/// The latencies of requests at the rate of the options, over warm connections.
+pub(super) async fn measure_latencies(
+    bench: &Bench<'_>,
+    server: &ServerUnderTest,
+    template: &RequestTemplate,
+) -> Result<Latencies, Failure> {
+    let BenchArgs { rate, seconds, connections, .. } = *bench.arguments;
+    let failed = |reason: String| server.no_figures(reason);
+    let connections = open_warm_connections(template, connections).await.map_err(failed)?;
+    open_loop(connections, template, rate, seconds, bench.timer.as_ref()).await.map_err(failed)
 }
 
 /// Sends `count` requests as fast as they are answered, and returns the connections. Stops at the first unexpected response.
-pub(crate) async fn closed_loop(
+pub(super) async fn closed_loop(
     connections: Vec<Connection>,
-    template: &Arc<RequestTemplate>,
+    template: &RequestTemplate,
     count: u64,
 ) -> Result<Vec<Connection>, String> {
-    let next = Arc::new(AtomicU64::new(0));
-    let mut tasks = JoinSet::new();
-    for mut connection in connections {
-        let (template, next) = (Arc::clone(template), Arc::clone(&next));
-        tasks.spawn(async move {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= count {
-                    return Ok(connection);
-                }
-                let response = connection.send(template.request(number), DEFAULT_TIMEOUT).await;
-                let response = response.map_err(|error| error.to_string())?;
-                if let Some(mismatch) = template.mismatch(&response) {
-                    return Err(mismatch);
-                }
+    let next = &Cell::new(0);
+    let send = async |mut connection: Connection| {
+        loop {
+            let number = next.replace(next.get() + 1);
+            if number >= count {
+                return Ok(connection);
             }
-        });
-    }
-    let mut connections = Vec::new();
-    while let Some(result) = tasks.join_next().await {
-        connections.push(result.map_err(|error| error.to_string())??);
-    }
-    Ok(connections)
+            let response = connection.send(template.request(number), DEFAULT_TIMEOUT).await;
+            template.check_response(&response.map_err(|error| error.to_string())?)?;
+        }
+    };
+    try_join_all(connections.into_iter().map(send)).await
 }
 
 /// Sends requests at a fixed rate for `duration`. Requests without a response are counted; an unexpected response stops the
 /// run.
-pub(crate) async fn open_loop(
+pub(super) async fn open_loop(
     connections: Vec<Connection>,
-    template: &Arc<RequestTemplate>,
+    template: &RequestTemplate,
     rate_per_second: u32,
     duration: Duration,
-    timer: &Arc<impl Timer + 'static>,
+    timer: &dyn Timer,
 ) -> Result<Latencies, String> {
     let schedule = Schedule::new(timer.now(), rate_per_second, duration);
-    let queue = Arc::new(RequestQueue { next: Mutex::new(0), schedule });
-    let latencies = Arc::new(Mutex::new(Latencies::new()));
-    let mut tasks = JoinSet::new();
-    for connection in connections {
-        let (template, queue) = (Arc::clone(template), Arc::clone(&queue));
-        tasks.spawn(send_due_requests(connection, template, queue, Arc::clone(&latencies), Arc::clone(timer)));
-    }
-    while let Some(result) = tasks.join_next().await {
-        result.map_err(|error| error.to_string())??;
-    }
-    let sent = *queue.next.lock().await;
-    let mut latencies = std::mem::replace(&mut *latencies.lock().await, Latencies::new());
-    latencies.add_unsent(schedule.count().saturating_sub(sent));
+    // The next request. The lock lets one connection at a time poll the clock.
+    let next = Mutex::new(0);
+    let latencies = RefCell::new(Latencies::new());
+    let send = async |mut connection: Connection| {
+        while let Some((number, times)) = next_due(&next, &schedule, timer).await {
+            let response = connection.send(template.request(number), DEFAULT_TIMEOUT).await;
+            let completed = timer.now();
+            if let Ok(response) = &response {
+                template.check_response(response)?;
+            }
+            let status = response.ok().map(|response| response.status().as_u16());
+            latencies.borrow_mut().add(times, completed, status);
+        }
+        Ok::<_, String>(())
+    };
+    try_join_all(connections.into_iter().map(&send)).await?;
+    let mut latencies = latencies.into_inner();
+    // Requests that were never sent, because no connection became free in time.
+    latencies.unanswered += schedule.count().saturating_sub(next.into_inner());
     Ok(latencies)
 }
 
-/// Sends due requests on one connection until the queue is empty.
-async fn send_due_requests(
-    mut connection: Connection,
-    template: Arc<RequestTemplate>,
-    queue: Arc<RequestQueue>,
-    latencies: Arc<Mutex<Latencies>>,
-    timer: Arc<impl Timer>,
-) -> Result<(), String> {
-    while let Some((number, times)) = queue.next_due(timer.as_ref()).await {
-        let response = connection.send(template.request(number), DEFAULT_TIMEOUT).await;
-        let completed = timer.now();
-        let status = match &response {
-            Ok(response) => match template.mismatch(response) {
-                Some(mismatch) => return Err(mismatch),
-                None => Some(response.status.as_u16()),
-            },
-            Err(_) => None,
-        };
-        latencies.lock().await.add(times, completed, status);
+/// Waits until the next request is due. Returns `None` after the last request, or once the run is overdue by a timeout.
+async fn next_due(next: &Mutex<u64>, schedule: &Schedule, timer: &dyn Timer) -> Option<(u64, RequestTimes)> {
+    let free = timer.now();
+    let mut next = next.lock().await;
+    let (number, due) = (*next, schedule.due(*next)?);
+    if free > schedule.end().plus(DEFAULT_TIMEOUT) {
+        return None;
     }
-    Ok(())
-}
-
-impl RequestQueue {
-    /// Waits until the next request is due. Returns `None` after the last request, or once the run is overdue by a timeout.
-    async fn next_due(&self, timer: &impl Timer) -> Option<(u64, RequestTimes)> {
-        let free = timer.now();
-        let mut next = self.next.lock().await;
-        let (number, due) = (*next, self.schedule.due(*next)?);
-        if free > self.schedule.end().plus(DEFAULT_TIMEOUT) {
-            return None;
-        }
-        let sent = wait_until(due, timer).await;
-        *next += 1;
-        Some((number, RequestTimes { due, free, sent }))
-    }
+    let sent = wait_until(due, timer).await;
+    *next += 1;
+    Some((number, RequestTimes { due, free, sent }))
 }
 
 /// Waits until `due`, and returns the time then.
-async fn wait_until(due: Timestamp, timer: &impl Timer) -> Timestamp {
+async fn wait_until(due: Timestamp, timer: &dyn Timer) -> Timestamp {
     loop {
         let now = timer.now();
         let left = due.since(now);

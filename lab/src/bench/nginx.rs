@@ -10,7 +10,7 @@ use conformance::process::Process;
 use rustix::process::Signal;
 use tidegate_server::command::Failure;
 
-use crate::traffic::exit_failure;
+use super::launcher::exit_failure;
 
 /// By name, and where Debian installs it outside the `PATH` of normal users.
 const PROGRAMS: [&str; 2] = ["nginx", "/usr/sbin/nginx"];

@@ -4,13 +4,13 @@
 use std::net::SocketAddr;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, TE};
-use http::{Method, Request, Uri};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
+use http::{Method, Request, Response, Uri};
 use http_body_util::Full;
 use prost::Message;
 use tidegate_server::envoy::messages::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
-use crate::traffic::{HttpResponse, Protocol, RESPONSE_BODY};
+use crate::traffic::{Connection, Protocol, RESPONSE_BODY};
 
 /// Number of different clients in the requests.
 const CLIENT_COUNT: u16 = 1024;
@@ -20,51 +20,30 @@ const GRPC_PREFIX_BYTES: usize = 5;
 
 /// The requests for one server.
 pub(crate) struct RequestTemplate {
-    pub(crate) protocol: Protocol,
+    protocol: Protocol,
     /// `host:port`.
-    pub(crate) authority: String,
+    address: String,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     /// Used in turn; at least one.
     bodies: Vec<Bytes>,
-    expected: ExpectedResponse,
+    check: ResponseCheck,
 }
 
-/// The response that counts as correct.
-#[derive(Clone, Copy)]
-enum ExpectedResponse {
-    Any,
-    /// The rate limit service answers OK.
-    WithinLimits,
-    /// The check API allows the request.
-    Allowed,
-    /// The response of the upstream, with rate-limit headers or without.
-    Passed {
-        limited: bool,
-    },
-    /// A denial by the gateway.
-    Denied,
-}
+/// Whether a response is correct; the error says how it differs.
+type ResponseCheck = fn(&Response<Bytes>) -> Result<(), String>;
 
 /// Constructors
 impl RequestTemplate {
     /// Rate limit service: two descriptors, by client address and by endpoint.
     pub(crate) fn rate_limits(server: SocketAddr) -> Self {
         const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert(TE, HeaderValue::from_static("trailers"));
+        let mut template = Self::post(server, PATH);
+        template.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        template.headers.insert(TE, HeaderValue::from_static("trailers"));
         let bodies = (0..CLIENT_COUNT).map(|client| grpc_frame(&descriptors(client))).collect();
-        Self {
-            protocol: Protocol::Http2,
-            // HTTP/2 needs the authority in the URI; a socket address is always valid there.
-            uri: format!("http://{server}{PATH}").parse().unwrap_or_default(),
-            headers,
-            bodies,
-            expected: ExpectedResponse::WithinLimits,
-            ..Self::post(server, PATH)
-        }
+        Self { protocol: Protocol::Http2, bodies, check: check_rate_limits, ..template }
     }
 
     /// Check API: the same client address and endpoint.
@@ -79,16 +58,14 @@ impl RequestTemplate {
         };
         let mut template = Self::post(server, "/v1/check");
         template.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Self { bodies: (0..CLIENT_COUNT).map(body).collect(), expected: ExpectedResponse::Allowed, ..template }
+        Self { bodies: (0..CLIENT_COUNT).map(body).collect(), check: check_allowed, ..template }
     }
 
     /// A request that a gateway forwards.
     pub(crate) fn gateway(server: SocketAddr, limited: bool) -> Self {
-        Self {
-            method: Method::GET,
-            expected: ExpectedResponse::Passed { limited },
-            ..Self::post(server, "/api/items?page=2")
-        }
+        let check: ResponseCheck =
+            if limited { |response| check_passed(response, true) } else { |response| check_passed(response, false) };
+        Self { method: Method::GET, check, ..Self::post(server, "/api/items?page=2") }
     }
 
     /// A request of a client that has used up its limit; any response counts as correct.
@@ -98,38 +75,32 @@ impl RequestTemplate {
 
     /// The same, which must be denied.
     pub(crate) fn denied(server: SocketAddr) -> Self {
-        Self { expected: ExpectedResponse::Denied, ..Self::over_limit(server) }
+        Self { check: |response| check_status(response, 429), ..Self::over_limit(server) }
     }
 
     /// A request that a gateway forwards for another client; any response counts as correct.
     pub(crate) fn bystander(server: SocketAddr) -> Self {
-        Self { expected: ExpectedResponse::Any, ..Self::gateway(server, true) }
+        Self { check: |_| Ok(()), ..Self::gateway(server, true) }
     }
 
     /// Any request; every response counts as correct.
-    pub(crate) fn any(authority: String, uri: Uri, method: Method, headers: HeaderMap, body: Bytes) -> Self {
-        Self {
-            protocol: Protocol::Http1,
-            authority,
-            method,
-            uri,
-            headers,
-            bodies: vec![body],
-            expected: ExpectedResponse::Any,
-        }
+    pub(crate) fn any(address: String, uri: Uri, method: Method, headers: HeaderMap, body: Bytes) -> Self {
+        let (bodies, check): (_, ResponseCheck) = (vec![body], |_| Ok(()));
+        Self { protocol: Protocol::Http1, address, method, uri, headers, bodies, check }
     }
 
     fn post(server: SocketAddr, path: &'static str) -> Self {
-        let authority = server.to_string();
-        let mut headers = HeaderMap::new();
-        // A socket address is always a valid header value.
-        headers.extend(HeaderValue::from_str(&authority).ok().map(|host| (HOST, host)));
-        Self::any(authority, Uri::from_static(path), Method::POST, headers, Bytes::new())
+        Self::any(server.to_string(), Uri::from_static(path), Method::POST, HeaderMap::new(), Bytes::new())
     }
 }
 
 /// Sending and checking
 impl RequestTemplate {
+    /// Opens connections for these requests.
+    pub(crate) async fn connect(&self, count: u16) -> Result<Vec<Connection>, String> {
+        Connection::open_many(self.protocol, &self.address, count).await.map_err(|error| error.to_string())
+    }
+
     /// The request with this number.
     pub(crate) fn request(&self, number: u64) -> Request<Full<Bytes>> {
         let body = &self.bodies[(number % self.bodies.len() as u64) as usize];
@@ -140,37 +111,45 @@ impl RequestTemplate {
         request
     }
 
-    /// Describes how a response differs from the expected one; `None` if it does not.
-    pub(crate) fn mismatch(&self, response: &HttpResponse) -> Option<String> {
-        if matches!(self.expected, ExpectedResponse::Any) {
-            return None;
-        }
-        let expected = if matches!(self.expected, ExpectedResponse::Denied) { 429 } else { 200 };
-        if response.status != expected {
-            return Some(format!("a response has status {}", response.status.as_u16()));
-        }
-        match self.expected {
-            ExpectedResponse::Any | ExpectedResponse::Denied => None,
-            ExpectedResponse::WithinLimits => {
-                let decoded =
-                    response.body.get(GRPC_PREFIX_BYTES..).and_then(|body| RateLimitResponse::decode(body).ok());
-                let is_ok = decoded.is_some_and(|response| response.overall_code == i32::from(Code::Ok));
-                let message = response.headers.get("grpc-message").and_then(|message| message.to_str().ok());
-                (!is_ok).then(|| format!("a gRPC response is not OK: {}", message.unwrap_or("over a limit")))
-            }
-            ExpectedResponse::Allowed => {
-                let allowed = response.body.starts_with(br#"{"allowed":true"#);
-                (!allowed).then(|| "a check was denied".to_owned())
-            }
-            ExpectedResponse::Passed { .. } if response.body != RESPONSE_BODY => {
-                Some("a response body is not that of the upstream".to_owned())
-            }
-            ExpectedResponse::Passed { limited } => {
-                let has_header = response.headers.contains_key("ratelimit");
-                let unexpected = if has_header { "an unexpected" } else { "no" };
-                (has_header != limited).then(|| format!("a response has {unexpected} RateLimit header"))
-            }
-        }
+    /// Checks a response to one of these requests.
+    pub(crate) fn check_response(&self, response: &Response<Bytes>) -> Result<(), String> {
+        (self.check)(response)
+    }
+}
+
+fn check_status(response: &Response<Bytes>, expected: u16) -> Result<(), String> {
+    let status = response.status().as_u16();
+    if status == expected { Ok(()) } else { Err(format!("a response has status {status}")) }
+}
+
+/// The rate limit service answers OK.
+fn check_rate_limits(response: &Response<Bytes>) -> Result<(), String> {
+    check_status(response, 200)?;
+    let decoded = response.body().get(GRPC_PREFIX_BYTES..).and_then(|body| RateLimitResponse::decode(body).ok());
+    if decoded.is_some_and(|response| response.overall_code == i32::from(Code::Ok)) {
+        return Ok(());
+    }
+    let message = response.headers().get("grpc-message").and_then(|message| message.to_str().ok());
+    Err(format!("a gRPC response is not OK: {}", message.unwrap_or("over a limit")))
+}
+
+/// The check API allows the request.
+fn check_allowed(response: &Response<Bytes>) -> Result<(), String> {
+    check_status(response, 200)?;
+    let allowed = response.body().starts_with(br#"{"allowed":true"#);
+    if allowed { Ok(()) } else { Err("a check was denied".to_owned()) }
+}
+
+/// The response is that of the upstream, with rate-limit headers or without.
+fn check_passed(response: &Response<Bytes>, limited: bool) -> Result<(), String> {
+    check_status(response, 200)?;
+    if response.body() != RESPONSE_BODY {
+        return Err("a response body is not that of the upstream".to_owned());
+    }
+    match (response.headers().contains_key("ratelimit"), limited) {
+        (true, false) => Err("a response has an unexpected RateLimit header".to_owned()),
+        (false, true) => Err("a response has no RateLimit header".to_owned()),
+        _ => Ok(()),
     }
 }
 

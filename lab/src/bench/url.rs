@@ -1,34 +1,27 @@
 //! `tidegate-lab bench --url`: load for any HTTP address. It starts no server, and any status counts as a response.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
 use serde_json::json;
-use tidegate::{Timer, attributes};
+use tidegate::attributes;
 use tidegate_server::command::{Exit, Failure, Output};
 
 use super::latency::Latencies;
-use super::load;
-use super::options::{BenchArgs, UrlArgs};
+use super::options::UrlArgs;
 use super::request_template::RequestTemplate;
-use crate::traffic::{Connection, Protocol};
+use super::{Bench, load};
 
 /// Runs the load, and prints statuses and latencies.
-pub(crate) async fn run(
-    arguments: &BenchArgs,
-    url: &Uri,
-    timer: &Arc<impl Timer + 'static>,
-    output: &mut Output<'_>,
-) -> Result<Exit, Failure> {
-    let template = Arc::new(template(&arguments.url_load, url)?);
-    let opened = Connection::open_many(Protocol::Http1, &template.authority, arguments.connections).await;
+pub(super) async fn run(bench: &Bench<'_>, url: &Uri, output: &mut Output<'_>) -> Result<Exit, Failure> {
+    let arguments = bench.arguments;
+    let template = template(&arguments.url_load, url)?;
     // The URL is not repeated: it may contain a key.
+    let opened = template.connect(arguments.connections).await;
     let connections = opened.map_err(|error| Failure::usage(format!("--url: {error}")))?;
-    let latencies = load::open_loop(connections, &template, arguments.rate, arguments.seconds, timer)
-        .await
-        .map_err(Failure::usage)?;
+    let latencies =
+        load::open_loop(connections, &template, arguments.rate, arguments.seconds, bench.timer.as_ref()).await;
+    let latencies = latencies.map_err(Failure::usage)?;
     if arguments.json {
         output.json(
             &json!({ "rate": arguments.rate, "seconds": arguments.seconds.as_secs_f64(), "latency": latencies.json() }),
@@ -39,18 +32,18 @@ pub(crate) async fn run(
     for warning in latencies.warnings() {
         output.warn(warning);
     }
-    Ok(Exit::from_success(latencies.unanswered() == 0))
+    Ok(Exit::from_success(latencies.unanswered == 0))
 }
 
 fn print_latencies(latencies: &Latencies, output: &mut Output<'_>) {
     if let Some(sent) = latencies.sent_per_second() {
         output.line(format_args!("sent a second  {sent}"));
     }
-    for (status, count) in latencies.statuses() {
+    for (status, count) in &latencies.statuses {
         output.line(format_args!("status {status}     {count}"));
     }
-    if latencies.unanswered() > 0 {
-        output.line(format_args!("no response    {}", latencies.unanswered()));
+    if latencies.unanswered > 0 {
+        output.line(format_args!("no response    {}", latencies.unanswered));
     }
     let names = ["p50 µs", "p90 µs", "p99 µs", "p99.9 µs", "max µs"];
     for (name, micros) in names.into_iter().zip(latencies.micros()) {

@@ -1,21 +1,32 @@
-//! `AdmissionLog`: all admitted requests, with the store's time of each decision. It is audited against the limits afterwards, and takes
-//! no part in decisions.
+//! `AdmissionLog`: all admitted requests, with the store's time of each decision, and the latencies of refusals. It is audited against the
+//! limits afterwards, and takes no part in decisions.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use hdrhistogram::Histogram;
+use http::StatusCode;
 use serde::Serialize;
 use tidegate::spi::{Observer, Plan, Subject};
 use tidegate::{Decision, Limit, Rate, RuleSet, StoreError, StoreErrorKind};
 
+use crate::traffic::{histogram, micros};
+
 /// The log of all gateways of a phase.
-#[derive(Default)]
-pub(crate) struct AdmissionLog {
-    entries: Mutex<HashMap<String, Vec<Admission>>>,
-    store_failures: AtomicU64,
-    overloads: AtomicU64,
-    undecided: AtomicU64,
+pub(crate) struct AdmissionLog(Mutex<LogEntries>);
+
+/// What the gateways did so far.
+pub(crate) struct LogEntries {
+    /// By rule.
+    admissions: BTreeMap<String, Vec<Admission>>,
+    /// Microseconds from the request head to the 429 response.
+    pub(crate) refusals: Histogram<u64>,
+    pub(crate) store_failures: u64,
+    /// Calls to the store that a gateway could not send in time.
+    pub(crate) overloads: u64,
+    /// Requests decided without the store. If admitted, they are logged with the time of the gateway.
+    pub(crate) undecided: u64,
 }
 
 /// One admitted request of a subject.
@@ -30,7 +41,6 @@ struct Admission {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LimitAudit {
     pub(crate) rule: String,
-    /// Number of subjects.
     pub(crate) subjects: usize,
     pub(crate) admitted: u64,
     /// Subjects that got more than the limit allows.
@@ -47,50 +57,54 @@ impl Observer for AdmissionLog {
             return;
         }
         let at_micros = decision.decided_at().as_micros();
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries();
         for check in decision.checks() {
-            let entry = Admission { subject: check.subject(), at_micros, cost: check.cost() };
-            match entries.get_mut(check.rule()) {
-                Some(admissions) => admissions.push(entry),
-                None => _ = entries.insert(check.rule().to_owned(), vec![entry]),
+            let admission = Admission { subject: check.subject(), at_micros, cost: check.cost() };
+            match entries.admissions.get_mut(check.rule()) {
+                Some(admissions) => admissions.push(admission),
+                None => _ = entries.admissions.insert(check.rule().to_owned(), vec![admission]),
             }
         }
     }
 
     fn store_failed(&self, error: &StoreError) {
-        let is_overload = error.kind() == StoreErrorKind::Overloaded;
-        let count = if is_overload { &self.overloads } else { &self.store_failures };
-        count.fetch_add(1, Ordering::Relaxed);
+        match error.kind() {
+            StoreErrorKind::Overloaded => self.entries().overloads += 1,
+            _ => self.entries().store_failures += 1,
+        }
     }
 
     fn undecided(&self, _: &Plan<'_>, _: &StoreError) {
-        self.undecided.fetch_add(1, Ordering::Relaxed);
+        self.entries().undecided += 1;
+    }
+}
+
+impl Default for AdmissionLog {
+    fn default() -> Self {
+        let (admissions, refusals) = (BTreeMap::new(), histogram(3));
+        Self(Mutex::new(LogEntries { admissions, refusals, store_failures: 0, overloads: 0, undecided: 0 }))
     }
 }
 
 impl AdmissionLog {
-    /// Number of store failures.
-    pub(crate) fn store_failures(&self) -> u64 {
-        self.store_failures.load(Ordering::Relaxed)
+    pub(crate) fn entries(&self) -> MutexGuard<'_, LogEntries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of calls to the store that a gateway could not send in time.
-    pub(crate) fn overloads(&self) -> u64 {
-        self.overloads.load(Ordering::Relaxed)
+    /// Records a response of a gateway.
+    pub(crate) fn record_response(&self, status: StatusCode, latency: Duration) {
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            self.entries().refusals.saturating_record(micros(latency));
+        }
     }
+}
 
-    /// Requests decided without the store. If admitted, they are logged with the time of the gateway.
-    pub(crate) fn undecided(&self) -> u64 {
-        self.undecided.load(Ordering::Relaxed)
-    }
-
+impl LogEntries {
     /// Compares the admissions of each rule with its limit. Covers token and leaky buckets.
     pub(crate) fn audit(&self, rules: &RuleSet) -> Vec<LimitAudit> {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let by_name: BTreeMap<_, _> = entries.iter().collect();
-        let audits = by_name.into_iter().filter_map(|(rule, entries)| {
+        let audits = self.admissions.iter().filter_map(|(rule, admissions)| {
             let (capacity, rate) = bucket_of(rules, rule)?;
-            Some(audit_rule(rule, entries, capacity, rate))
+            Some(audit_rule(rule, admissions, capacity, rate))
         });
         audits.collect()
     }
@@ -98,21 +112,15 @@ impl AdmissionLog {
     /// Compares the admissions of one subject with its limit under `rule`; `None` if the rule has no bucket.
     pub(crate) fn audit_subject(&self, rules: &RuleSet, rule: &str, subject: Subject) -> Option<LimitAudit> {
         let (capacity, rate) = bucket_of(rules, rule)?;
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_rule = entries.get(rule).map_or(&[][..], Vec::as_slice);
-        let of_subject: Vec<_> = of_rule.iter().filter(|entry| entry.subject == subject).copied().collect();
+        let of_rule = self.admissions.get(rule).map_or(&[][..], Vec::as_slice);
+        let of_subject: Vec<_> = of_rule.iter().filter(|admission| admission.subject == subject).copied().collect();
         Some(audit_rule(rule, &of_subject, capacity, rate))
     }
 }
 
-/// Capacity and refill rate of the first limit of a rule, if it is a bucket.
+/// Capacity and refill rate of the first limit of a rule, if it is a bucket. A leaky bucket admits what a token bucket admits, only later.
 fn bucket_of(rules: &RuleSet, rule: &str) -> Option<(u64, Rate)> {
     let (_, limit) = rules.rule(rule)?.limits().next()?;
-    bucket_parameters(limit)
-}
-
-/// Capacity and refill rate of a bucket. A leaky bucket admits what a token bucket admits, only later.
-fn bucket_parameters(limit: &Limit) -> Option<(u64, Rate)> {
     match limit {
         Limit::TokenBucket(bucket) => Some((bucket.capacity(), bucket.refill())),
         Limit::LeakyBucket(bucket) => Some((limit.amount(), bucket.drain())),
@@ -163,7 +171,6 @@ fn factor(entries: &[Admission], capacity: u64, rate: Rate) -> f64 {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use tidegate::{Limiter, ManualClock, MemoryStore, Request, Rule};
 
@@ -185,7 +192,7 @@ mod tests {
             let _ = limiters[number % instances].check_now(&request);
             clock.advance(Duration::from_millis(5));
         }
-        log.audit(&rules()).remove(0)
+        log.entries().audit(&rules()).remove(0)
     }
 
     #[test]

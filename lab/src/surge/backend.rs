@@ -1,7 +1,6 @@
-//! `Backend`: the simulated ride-hailing service behind the gateways. It speaks HTTP/2, so that any number of requests can wait in
-//! it, and has no rate limits.
+//! `Backend`: the simulated ride-hailing service behind the gateways. They speak HTTP/2 with it, so that any number of requests can wait
+//! in it. It has no rate limits.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,25 +11,19 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate::Timer;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::AbortHandle;
 
 use super::endpoint::Endpoint;
 use super::matching::Matching;
 use super::position_index::PositionIndex;
-
-/// More requests than ever wait on one connection.
-const MAX_STREAMS: u32 = 1_000_000;
+use crate::traffic::Upstream;
 
 /// A service that runs until this is dropped.
 pub(crate) struct Backend {
     pub(crate) address: SocketAddr,
     pub(crate) components: Arc<ServiceComponents>,
-    running: JoinSet<()>,
+    running: AbortHandle,
 }
 
 /// What the service consists of.
@@ -42,24 +35,30 @@ pub(crate) struct ServiceComponents {
 }
 
 impl Backend {
-    pub(crate) async fn start(seed: u64, timer: Arc<dyn Timer>) -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let address = listener.local_addr()?;
+    /// Starts the service on the runtime of the caller.
+    pub(crate) fn start(seed: u64, timer: Arc<dyn Timer>) -> io::Result<Self> {
+        let listener = Upstream::bind()?;
+        let address = listener.address()?;
         let components = Arc::new(ServiceComponents {
             matching: Arc::new(Matching::new(seed, Arc::clone(&timer))),
             index: PositionIndex::new(Arc::clone(&timer)),
             request_counts: Default::default(),
             timer,
         });
-        let mut running = JoinSet::new();
-        running.spawn(accept(listener, Arc::clone(&components)));
+        let responding = Arc::clone(&components);
+        let serving = listener.respond_with(move |request| {
+            let components = Arc::clone(&responding);
+            async move { components.respond(request).await }
+        });
+        // Accepting fails only if the system runs out of something; the gateways then report errors.
+        let running = tokio::spawn(serving).abort_handle();
         Ok(Self { address, components, running })
     }
 
     /// Stops with requests in flight, like a killed process.
     pub(crate) fn kill(&mut self) {
         self.components.matching.close();
-        self.running.abort_all();
+        self.running.abort();
     }
 }
 
@@ -98,27 +97,6 @@ impl ServiceComponents {
         self.timer.sleep(Duration::from_millis(millis)).await;
         true
     }
-}
-
-async fn accept(listener: TcpListener, components: Arc<ServiceComponents>) {
-    let mut connections = JoinSet::new();
-    loop {
-        // Accepting fails only if the system runs out of something; the gateways then report errors.
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let _ = stream.set_nodelay(true);
-        connections.spawn(serve(stream, Arc::clone(&components)));
-    }
-}
-
-async fn serve(stream: TcpStream, components: Arc<ServiceComponents>) {
-    let service = service_fn(move |request| {
-        let components = Arc::clone(&components);
-        async move { Ok::<_, Infallible>(components.respond(request).await) }
-    });
-    let mut server = http2::Builder::new(TokioExecutor::new());
-    server.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
-    // An error means that a gateway has disconnected.
-    let _ = server.serve_connection(TokioIo::new(stream), service).await;
 }
 
 fn response(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {

@@ -4,24 +4,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderValue;
 use tidegate::Timestamp;
 use tokio::task::JoinSet;
 
 use super::endpoint::Endpoint;
+use super::options::Scenario;
 use super::request_log::ClientKind;
 use super::rng::{random_duration, seeded_rng};
-use super::simulation::Simulation;
+use super::simulation::{Client, Simulation};
 use crate::traffic::Schedule;
 
-/// Ride requests of the bot per second.
 const BOT_REQUESTS_PER_SECOND: u32 = 200;
-
-/// The user ID of the bot.
 const BOT_USER: &str = "bot";
-
-/// The bot gives up early; it has sent a thousand more requests by then.
-const BOT_TIMEOUT: Duration = Duration::from_secs(5);
+const DRIVERS_PER_HUNDRED: u32 = 20;
+const CONVOY_COUNT: u32 = 2;
+const CLERK_COUNT: u32 = 20;
 
 /// Positions that a driver collects in the tunnel, one for each second.
 const TUNNEL_POSITIONS: u32 = 30;
@@ -29,52 +26,31 @@ const TUNNEL_POSITIONS: u32 = 30;
 /// Time in which all drivers of a convoy leave the tunnel.
 const CONVOY_SPREAD: Duration = Duration::from_millis(500);
 
-/// Drivers per hundred riders.
-const DRIVERS_PER_HUNDRED: u32 = 20;
-
-/// Number of convoys.
-const CONVOY_COUNT: u32 = 2;
-
-/// Requests rides under one user ID.
-pub(crate) async fn run_bot(simulation: Arc<Simulation>) {
-    let schedule = Schedule::new(simulation.start, BOT_REQUESTS_PER_SECOND, simulation.scenario.phase_duration);
-    let timeout = BOT_TIMEOUT.min(simulation.scenario.timeout);
-    open_loop(simulation, ClientKind::Bot, HeaderValue::from_static(BOT_USER), Endpoint::Ride, timeout, |number| {
-        schedule.due(number)
-    })
-    .await;
+/// Starts the bot, the drivers and the clerks.
+pub(crate) fn spawn(simulation: &Arc<Simulation>, crowd: &mut JoinSet<()>) {
+    let Scenario { users, seed, phase_duration, .. } = simulation.scenario;
+    let client = |kind, user: &str| (Arc::clone(simulation), Client::new(kind, 0, user, &simulation.scenario));
+    let schedule = |rate| Schedule::new(simulation.start, rate, phase_duration).times();
+    crowd.spawn(open_loop(client(ClientKind::Bot, BOT_USER), Endpoint::Ride, schedule(BOT_REQUESTS_PER_SECOND)));
+    for number in 0..driver_count(users) {
+        let positions = position_times(seed, number, simulation.start, phase_duration);
+        let driver = client(ClientKind::Staff, &format!("driver-{number}"));
+        crowd.spawn(open_loop(driver, Endpoint::Location, positions.into_iter()));
+    }
+    // Two clerks request city statistics once a second, the others trip histories twice a second.
+    for number in 0..CLERK_COUNT {
+        let (endpoint, rate) = if number < 2 { (Endpoint::Stats, 1) } else { (Endpoint::History, 2) };
+        let clerk = client(ClientKind::Staff, &format!("clerk-{number}"));
+        crowd.spawn(open_loop(clerk, endpoint, schedule(rate)));
+    }
 }
 
-/// Two clerks request city statistics once a second, the others trip histories twice a second.
-pub(crate) async fn run_clerk(simulation: Arc<Simulation>, number: u32) {
-    let (endpoint, rate) = if number < 2 { (Endpoint::Stats, 1) } else { (Endpoint::History, 2) };
-    let schedule = Schedule::new(simulation.start, rate, simulation.scenario.phase_duration);
-    let timeout = simulation.scenario.timeout;
-    open_loop(simulation, ClientKind::Staff, user_id("clerk", number), endpoint, timeout, |number| {
-        schedule.due(number)
-    })
-    .await;
-}
-
-/// Number of clerks.
-pub(crate) const CLERK_COUNT: u32 = 20;
-
-/// Number of drivers.
-pub(crate) const fn driver_count(users: u32) -> u32 {
+const fn driver_count(users: u32) -> u32 {
     users.saturating_mul(DRIVERS_PER_HUNDRED).div_ceil(100)
 }
 
-/// A driver reports a position each second. Half of them drive through a tunnel without a network, and report the collected
-/// positions at once when they leave it.
-pub(crate) async fn run_driver(simulation: Arc<Simulation>, number: u32) {
-    let positions =
-        position_times(simulation.scenario.seed, number, simulation.start, simulation.scenario.phase_duration);
-    let (user, timeout) = (user_id("driver", number), simulation.scenario.timeout);
-    let mut positions = positions.into_iter();
-    open_loop(simulation, ClientKind::Staff, user, Endpoint::Location, timeout, |_| positions.next()).await;
-}
-
-/// When the positions of a driver are due, in order.
+/// When the positions of a driver are due, in order: one each second. Half of the drivers drive through a tunnel without a network, and
+/// report the collected positions at once when they leave it.
 fn position_times(seed: u64, number: u32, start: Timestamp, duration: Duration) -> Vec<Timestamp> {
     let mut rng = seeded_rng(seed, u64::from(number) | 1 << 40);
     let offset = random_duration(&mut rng, Duration::ZERO, Duration::from_secs(1));
@@ -102,29 +78,20 @@ fn position_times(seed: u64, number: u32, start: Timestamp, duration: Duration) 
 
 /// Sends each request when it is due, whether or not earlier ones were answered.
 async fn open_loop(
-    simulation: Arc<Simulation>,
-    client: ClientKind,
-    user: HeaderValue,
+    (simulation, client): (Arc<Simulation>, Client),
     endpoint: Endpoint,
-    timeout: Duration,
-    mut due: impl FnMut(u64) -> Option<Timestamp>,
+    times: impl Iterator<Item = Timestamp>,
 ) {
     let mut requests = JoinSet::new();
-    for number in 0.. {
-        let Some(due) = due(number) else { break };
+    for due in times {
         if !simulation.wait_until(due).await {
             break;
         }
-        let (simulation, user) = (Arc::clone(&simulation), user.clone());
-        requests.spawn(async move { simulation.send(client, &user, endpoint, due, timeout).await });
+        let (simulation, client) = (Arc::clone(&simulation), client.clone());
+        requests.spawn(async move { simulation.send(&client, endpoint, due).await });
         while requests.try_join_next().is_some() {}
     }
     while requests.join_next().await.is_some() {}
-}
-
-fn user_id(kind: &str, number: u32) -> HeaderValue {
-    // Letters, digits and a hyphen are a valid header value.
-    HeaderValue::try_from(format!("{kind}-{number}")).unwrap_or(HeaderValue::from_static("unknown"))
 }
 
 #[cfg(test)]

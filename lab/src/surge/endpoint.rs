@@ -2,7 +2,6 @@
 
 use http::Method;
 
-/// An endpoint of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Ride,
@@ -40,7 +39,6 @@ impl Endpoint {
         self.path().trim_start_matches("/api/")
     }
 
-    /// The endpoint with this path.
     pub(crate) fn from_path(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|endpoint| endpoint.path() == path)
     }

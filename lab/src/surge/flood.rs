@@ -1,39 +1,29 @@
 //! The flood: a bot that requests rides under one user ID over many connections, which take turns. It takes no notice of
 //! refusals.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderValue;
 use tidegate::{Request, Timestamp};
 use tidegate_server::command::Failure;
 
 use super::endpoint::Endpoint;
 use super::request_log::ClientKind;
-use super::simulation::{OwnConnection, Simulation};
-use crate::traffic::{RequestError, raise_file_limit};
+use super::simulation::{Client, Simulation};
+use crate::traffic::{Connection, Protocol, RequestError, raise_file_limit};
 
-/// The user ID of the bot.
 const FLOOD_USER: &str = "flood";
 
 /// Time between two requests of a connection.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Time for a response, as for the other bot.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Open files of a run without a flood: its crowd shares connections.
 const CROWD_FILES: u64 = 1024;
 
 /// Raises the limit on open files of this process if it is too low for a flood over this many connections.
 pub(crate) fn raise_open_file_limit(connections: u32) -> Result<(), Failure> {
-    let needed = files_needed(connections);
-    raise_file_limit(needed).map_err(|allowed| {
-        Failure::usage(format!(
-            "--flood {connections} needs {needed} open files, and this system allows {allowed}; raise the limit (`ulimit -n`), or \
-             choose fewer connections"
-        ))
-    })
+    raise_file_limit(&format!("--flood {connections}"), files_needed(connections))
 }
 
 /// Client and gateway run in one process, so that each connection between them takes two files.
@@ -41,11 +31,11 @@ fn files_needed(connections: u32) -> u64 {
     CROWD_FILES + 2 * u64::from(connections)
 }
 
-/// Opens the connections, so that all of them can send at the start of the phase.
-pub(crate) async fn connect(simulation: &Simulation, connections: u32) -> Result<Vec<OwnConnection>, RequestError> {
+/// Opens connections to all gateways in turn, so that all of them can send at the start of the phase.
+pub(crate) async fn connect(gateways: &[SocketAddr], connections: u32) -> Result<Vec<Connection>, RequestError> {
     let mut opened = Vec::with_capacity(connections as usize);
-    for number in 0..connections as usize {
-        opened.push(simulation.open_own_connection(number).await?);
+    for gateway in gateways.iter().cycle().take(connections as usize) {
+        opened.extend(Connection::open_many(Protocol::Http1, &gateway.to_string(), 1).await?);
     }
     Ok(opened)
 }
@@ -53,13 +43,12 @@ pub(crate) async fn connect(simulation: &Simulation, connections: u32) -> Result
 /// Sends a request over `connection` in each interval, until the end of the phase. `position` is that of the connection among all,
 /// from 0 to 1: the connections take turns, so that a response shows what the gateway does rather than how long the machine takes
 /// for a thousand requests at once.
-pub(crate) async fn run_connection(simulation: Arc<Simulation>, mut connection: OwnConnection, position: f64) {
-    let (user, timeout) = (HeaderValue::from_static(FLOOD_USER), TIMEOUT.min(simulation.scenario.timeout));
+pub(crate) async fn run_connection(simulation: Arc<Simulation>, mut connection: Connection, position: f64) {
+    let client = Client::new(ClientKind::Flood, 0, FLOOD_USER, &simulation.scenario);
     let first = simulation.start.plus(REQUEST_INTERVAL.mul_f64(position));
     let mut due = first;
     while simulation.wait_until(due).await {
-        let result =
-            simulation.send_over(&mut connection, ClientKind::Flood, &user, Endpoint::Ride, due, timeout).await;
+        let result = simulation.send_over(&mut connection, &client, Endpoint::Ride, due).await;
         due = next_request(first, result.at);
     }
 }

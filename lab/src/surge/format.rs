@@ -17,14 +17,8 @@ pub(crate) fn format_time(millis: f64) -> String {
 /// `12,345`.
 pub(crate) fn format_count(count: u64) -> String {
     let digits = count.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
 }
 
 /// A share of 1 in percent: `0.1 %`, `23 %`.

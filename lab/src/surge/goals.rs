@@ -1,60 +1,36 @@
 //! `Goal`: what a run is meant to prove, and whether it did. A goal is judged only if the run was long enough and the machine left the
 //! servers enough CPU time.
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::Serialize;
 use tidegate_server::command::Exit;
 
 use super::format::{format_count, format_factor, format_percent, format_time};
-use super::results::{PhaseResults, RIDE_RULE};
+use super::results::PhaseResults;
 
 /// One goal, with its result.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Goal {
     #[serde(rename = "what")]
     pub(crate) text: String,
     /// The measured values.
     #[serde(rename = "found")]
     pub(crate) result: String,
-    #[serde(flatten)]
-    pub(crate) judgment: Judgment,
+    /// Whether it was reached; `None` if the run says nothing about the goal.
+    pub(crate) reached: Option<bool>,
+    /// Why the run says nothing about it.
+    pub(crate) not_judged: Option<String>,
 }
 
-/// Whether a goal was reached. In JSON, `reached` is true, false or null, and `not_judged` is the reason for null.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Judgment {
-    Reached,
-    Missed,
-    /// The run says nothing about the goal, for this reason.
-    NotJudged(String),
-}
-
-impl Judgment {
-    fn new(reached: bool, obstacle: Option<String>) -> Self {
-        match obstacle {
-            Some(reason) => Self::NotJudged(reason),
-            None if reached => Self::Reached,
-            None => Self::Missed,
-        }
-    }
-}
-
-impl Serialize for Judgment {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (reached, reason) = match self {
-            Self::Reached => (Some(true), None),
-            Self::Missed => (Some(false), None),
-            Self::NotJudged(reason) => (None, Some(reason)),
-        };
-        let mut fields = serializer.serialize_map(None)?;
-        fields.serialize_entry("reached", &reached)?;
-        fields.serialize_entry("not_judged", &reason)?;
-        fields.end()
+impl Goal {
+    fn new(text: impl Into<String>, result: String, reached: bool, obstacle: Option<String>) -> Self {
+        let reached = obstacle.is_none().then_some(reached);
+        Self { text: text.into(), result, reached, not_judged: obstacle }
     }
 }
 
 /// The exit code of a run: a negative result only if a goal was judged and missed.
 pub(crate) fn exit(goals: &[Goal]) -> Exit {
-    Exit::from_success(goals.iter().all(|goal| goal.judgment != Judgment::Missed))
+    Exit::from_success(goals.iter().all(|goal| goal.reached != Some(false)))
 }
 
 /// All goals of which the phases were run. `obstacle` is the reason why this kind of run judges no times, if it does not.
@@ -87,31 +63,29 @@ fn audit(results: &PhaseResults, obstacle: Option<String>) -> Vec<Goal> {
         let cause = results.load.disturbance().filter(|_| *undecided > 0)?;
         Some(format!("phase {phase}: {undecided} requests were decided without the store, while {cause}"))
     });
-    let factor = results.limit(RIDE_RULE).map_or(0.0, |audit| audit.factor);
+    let factor = results.ride_limit().map_or(0.0, |audit| audit.factor);
     let overshoot = format_count(results.overshoot());
-    let mut goals = vec![Goal {
-        text: format!("phase {phase}: no subject gets more than capacity and refill allow"),
-        result: format!("{overshoot} requests over a limit, at most {} of it", format_factor(factor)),
-        judgment: Judgment::new(results.overshoot() == 0, obstacle.clone()),
-    }];
+    let mut goals = vec![Goal::new(
+        format!("phase {phase}: no subject gets more than capacity and refill allow"),
+        format!("{overshoot} requests over a limit, at most {} of it", format_factor(factor)),
+        results.overshoot() == 0,
+        obstacle.clone(),
+    )];
     if let Some(audit) = &results.flood_limit {
         let (sent, passed) = (format_count(results.flood.requests), format_count(audit.admitted));
-        goals.push(Goal {
-            text: format!("phase {phase}: a flood by one bot passes its limit and no more"),
-            result: format!("{passed} of {sent} requests, {} of its limit", format_factor(audit.factor)),
-            judgment: Judgment::new(audit.overshoot == 0, obstacle),
-        });
+        goals.push(Goal::new(
+            format!("phase {phase}: a flood by one bot passes its limit and no more"),
+            format!("{passed} of {sent} requests, {} of its limit", format_factor(audit.factor)),
+            audit.overshoot == 0,
+            obstacle,
+        ));
     }
     goals
 }
 
 /// The goals that compare the last phase with the first.
 fn compare(before: &PhaseResults, after: &PhaseResults, obstacle: Option<&String>) -> Vec<Goal> {
-    let goal = |text: &str, result: String, reached: bool| Goal {
-        text: text.to_owned(),
-        result,
-        judgment: Judgment::new(reached, obstacle.cloned()),
-    };
+    let goal = |text: &str, result: String, reached: bool| Goal::new(text, result, reached, obstacle.cloned());
     let (slow, fast) = (before.riders.allowed.p99, after.riders.allowed.p99);
     let ratio = slow / fast.max(0.001);
     let denials = &after.refusals_at_server;
@@ -145,6 +119,7 @@ fn compare(before: &PhaseResults, after: &PhaseResults, obstacle: Option<&String
 #[cfg(test)]
 mod tests {
     use super::super::admission_log::LimitAudit;
+    use super::super::results::RIDE_RULE;
     use super::*;
 
     /// Phases in which every goal about times is missed, and the limits held.
@@ -158,9 +133,8 @@ mod tests {
     }
 
     fn count(goals: &[Goal]) -> (usize, usize, usize) {
-        let count = |matches: fn(&Judgment) -> bool| goals.iter().filter(|goal| matches(&goal.judgment)).count();
-        let judged = (count(|one| *one == Judgment::Reached), count(|one| *one == Judgment::Missed));
-        (judged.0, judged.1, goals.len() - judged.0 - judged.1)
+        let count = |reached| goals.iter().filter(|goal| goal.reached == reached).count();
+        (count(Some(true)), count(Some(false)), count(None))
     }
 
     fn admit_too_much(results: &mut PhaseResults) {
@@ -184,7 +158,7 @@ mod tests {
             assert_eq!((count(&goals), exit(&goals)), ((2, 0, 5), Exit::Success), "{goals:?}");
             let late = "1 % of the riders' requests were sent at least 250 ms late";
             let reason = format!("phase {}: {late}", starved + 1);
-            assert_eq!(goals[0].judgment, Judgment::NotJudged(reason));
+            assert_eq!(goals[0].not_judged, Some(reason));
         }
     }
 
@@ -193,14 +167,12 @@ mod tests {
         let mut phases = slow_phases();
         phases[2].load.lag.p99 = 250.0;
         admit_too_much(&mut phases[2]);
-        let judgment = |phases: &[PhaseResults]| evaluate(phases, Some("short"), true)[5].judgment.clone();
-        assert_eq!(judgment(&phases), Judgment::Missed);
+        let goal = |phases: &[PhaseResults]| evaluate(phases, Some("short"), true).swap_remove(5);
+        assert_eq!(goal(&phases).reached, Some(false));
         phases[2].undecided = 7;
-        assert!(
-            matches!(judgment(&phases), Judgment::NotJudged(reason) if reason.contains("7 requests were decided without"))
-        );
+        assert!(goal(&phases).not_judged.unwrap().contains("7 requests were decided without"));
         phases[2].load.lag.p99 = 1.0;
-        assert_eq!(judgment(&phases), Judgment::Missed, "the machine is no excuse");
+        assert_eq!(goal(&phases).reached, Some(false), "the machine is no excuse");
     }
 
     #[test]

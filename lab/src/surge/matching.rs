@@ -1,8 +1,7 @@
 //! `Matching`: the bottleneck of the service. A fixed number of workers, each busy with a rider for about 200 ms, behind a queue.
 //! Queued work is done even for riders who have disconnected, since the service does not notice.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -23,53 +22,58 @@ const MAX_MATCH_TIME: Duration = Duration::from_millis(240);
 /// Riders that may wait: more than a minute of work, as in many services whose queue was never tuned.
 const MAX_QUEUE: u64 = 15_000;
 
-/// A worker pool with a queue.
 pub(crate) struct Matching {
     workers: Arc<Semaphore>,
-    waiting: AtomicU64,
-    matched: AtomicU64,
-    rejected: AtomicU64,
-    /// Microseconds that riders waited for a worker.
-    waits: Mutex<Histogram<u64>>,
-    rng: Mutex<Rng>,
+    state: Mutex<MatchingState>,
     timer: Arc<dyn Timer>,
+}
+
+/// What has happened to riders so far.
+pub(crate) struct MatchingState {
+    /// Riders waiting for a worker.
+    pub(crate) waiting: u64,
+    /// Riders matched, including those who had disconnected.
+    pub(crate) matched: u64,
+    /// Riders rejected because the queue was full.
+    pub(crate) rejected: u64,
+    /// Microseconds that riders waited for a worker.
+    pub(crate) waits: Histogram<u64>,
+    rng: Rng,
 }
 
 impl Matching {
     pub(crate) fn new(seed: u64, timer: Arc<dyn Timer>) -> Self {
-        Self {
-            workers: Arc::new(Semaphore::new(WORKERS as usize)),
-            waiting: AtomicU64::new(0),
-            matched: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-            waits: Mutex::new(histogram()),
-            rng: Mutex::new(seeded_rng(seed, u64::MAX)),
-            timer,
-        }
+        let (waits, rng) = (histogram(3), seeded_rng(seed, u64::MAX));
+        let state = Mutex::new(MatchingState { waiting: 0, matched: 0, rejected: 0, waits, rng });
+        Self { workers: Arc::new(Semaphore::new(WORKERS as usize)), state, timer }
     }
 
     /// Matches a rider once a worker is free. Returns `false` if the queue is full.
     pub(crate) async fn match_rider(self: &Arc<Self>) -> bool {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_QUEUE {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.rejected.fetch_add(1, Ordering::Relaxed);
-            return false;
+        {
+            let mut state = self.state();
+            if state.waiting >= MAX_QUEUE {
+                state.rejected += 1;
+                return false;
+            }
+            state.waiting += 1;
         }
         let (done, wait) = oneshot::channel();
         let (matching, enqueued) = (Arc::clone(self), self.timer.now());
         // In a task of its own, so that the work goes on after the caller has disconnected.
         tokio::spawn(async move {
             let worker = matching.workers.acquire().await;
-            matching.waiting.fetch_sub(1, Ordering::Relaxed);
-            let Ok(_worker) = worker else { return };
-            let waited = micros(matching.timer.now().since(enqueued));
-            matching.waits.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(waited);
             let match_time = {
-                let mut rng = matching.rng.lock().unwrap_or_else(PoisonError::into_inner);
-                random_duration(&mut rng, MIN_MATCH_TIME, MAX_MATCH_TIME)
+                let mut state = matching.state();
+                state.waiting -= 1;
+                if worker.is_err() {
+                    return;
+                }
+                state.waits.saturating_record(micros(matching.timer.now().since(enqueued)));
+                random_duration(&mut state.rng, MIN_MATCH_TIME, MAX_MATCH_TIME)
             };
             matching.timer.sleep(match_time).await;
-            matching.matched.fetch_add(1, Ordering::Relaxed);
+            matching.state().matched += 1;
             let _ = done.send(());
         });
         wait.await.is_ok()
@@ -80,29 +84,12 @@ impl Matching {
         self.workers.close();
     }
 
-    /// Riders waiting for a worker.
-    pub(crate) fn waiting(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Busy workers.
     pub(crate) fn busy(&self) -> u32 {
         WORKERS.saturating_sub(u32::try_from(self.workers.available_permits()).unwrap_or(u32::MAX))
     }
 
-    /// Riders matched, including those who had disconnected.
-    pub(crate) fn matched_count(&self) -> u64 {
-        self.matched.load(Ordering::Relaxed)
-    }
-
-    /// Riders rejected because the queue was full.
-    pub(crate) fn rejected_count(&self) -> u64 {
-        self.rejected.load(Ordering::Relaxed)
-    }
-
-    /// Microseconds that riders waited for a worker.
-    pub(crate) fn waits(&self) -> Histogram<u64> {
-        self.waits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn state(&self) -> MutexGuard<'_, MatchingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -119,6 +106,11 @@ mod tests {
         }
     }
 
+    fn waiting_and_matched(matching: &Matching) -> (u64, u64) {
+        let state = matching.state();
+        (state.waiting, state.matched)
+    }
+
     #[tokio::test]
     async fn each_worker_matches_one_rider_at_a_time_and_the_others_wait() {
         let clock = ManualClock::default();
@@ -128,13 +120,13 @@ mod tests {
             tokio::spawn(async move { matching.match_rider().await });
         }
         settle().await;
-        assert_eq!((matching.busy(), matching.waiting(), matching.matched_count()), (WORKERS, 5, 0));
+        assert_eq!((matching.busy(), waiting_and_matched(&matching)), (WORKERS, (5, 0)));
         clock.advance(MAX_MATCH_TIME);
         settle().await;
-        assert_eq!((matching.busy(), matching.waiting(), matching.matched_count()), (5, 0, u64::from(WORKERS)));
+        assert_eq!((matching.busy(), waiting_and_matched(&matching)), (5, (0, u64::from(WORKERS))));
         clock.advance(MAX_MATCH_TIME);
         settle().await;
-        assert_eq!((matching.busy(), matching.matched_count()), (0, u64::from(WORKERS) + 5));
+        assert_eq!((matching.busy(), matching.state().matched), (0, u64::from(WORKERS) + 5));
     }
 
     /// This is why retries are expensive: the abandoned first request is processed before the second.
@@ -150,7 +142,7 @@ mod tests {
         request.abort();
         clock.advance(MAX_MATCH_TIME);
         settle().await;
-        assert_eq!(matching.matched_count(), 1);
+        assert_eq!(matching.state().matched, 1);
     }
 
     #[tokio::test]
@@ -166,11 +158,12 @@ mod tests {
             }
         }
         settle().await;
-        assert_eq!((matching.waiting(), matching.rejected_count()), (MAX_QUEUE, 0));
+        assert_eq!(matching.state().waiting, MAX_QUEUE);
+        assert_eq!(matching.state().rejected, 0);
         assert!(!matching.match_rider().await);
-        assert_eq!(matching.rejected_count(), 1);
+        assert_eq!(matching.state().rejected, 1);
         matching.close();
         settle().await;
-        assert_eq!(matching.waiting(), 0);
+        assert_eq!(matching.state().waiting, 0);
     }
 }

@@ -142,3 +142,13 @@ Examples:
   tidegate-lab surge                                # three minutes, and every goal is judged
   tidegate-lab surge --seed 7 --report seven.html --json
   tidegate-lab surge --store redis://127.0.0.1:6379 --instances 4";
+
+#[cfg(test)]
+impl Scenario {
+    /// One rider for a second.
+    pub(crate) const fn for_tests() -> Self {
+        let (phase_duration, timeout) = (Duration::from_secs(1), Duration::from_mins(1));
+        let (users, flood_connections, seed, arrivals_per_second, obstacle) = (1, 0, 1, 1, None);
+        Self { users, flood_connections, seed, phase_duration, arrivals_per_second, timeout, obstacle }
+    }
+}

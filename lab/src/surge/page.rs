@@ -2,43 +2,42 @@
 
 use std::fmt::Write;
 
-use super::cpu::CpuUsage;
 use super::format::{format_count, format_factor};
-use super::goals::{Goal, Judgment};
+use super::goals::Goal;
+use super::load_stats::CpuUsage;
 use super::picture;
 use super::plot::{Plot, Scale, Series};
 use super::report::Report;
-use super::results::{PhaseResults, RIDE_RULE, TimelinePoint};
+use super::results::{PhaseResults, TimelinePoint};
 use super::summary;
-use super::table::{Table, escape_html};
+use super::tables::{endpoint_table, phase_table};
+use crate::table::escape_html;
 
 const STYLE: &str = concat!(include_str!("palette.css"), include_str!("plot.css"), include_str!("page.css"));
 
 /// Renders the whole file.
 pub(crate) fn render_page(report: &Report) -> String {
-    let mut html = format!(
+    let by_endpoint = |results| {
+        let table = endpoint_table(results).html();
+        format!("<h3>{}</h3>\n<div class=\"wide\">{table}</div>\n", title(results))
+    };
+    format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <link rel=\"icon\" href=\"data:,\">\n<title>tidegate-lab surge, {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
-        escape_html(&report.date)
-    );
-    html.push_str(&opening(report));
-    html.push_str(&goals(report));
-    html.push_str("<h2>Before and after</h2>\n<div class=\"wide compare\">");
-    html.push_str(&Table::from_phases(&report.phases).html());
-    html.push_str("</div>\n");
-    html.push_str(&over_time(&report.phases));
-    html.push_str(&ride_shares(&report.phases));
-    html.push_str("<h2>By endpoint</h2>\n<p>Times in milliseconds, from when a request was due. “Allowed” are all requests that no \
-                   limit denied, whatever their outcome; “cut off” requests were in flight when the phase ended, and count with the \
-                   time they had waited. The last columns are about denied requests.</p>\n");
-    for results in &report.phases {
-        let table = Table::from_endpoints(results).html();
-        let _ = write!(html, "<h3>{}</h3>\n<div class=\"wide\">{table}</div>\n", title(results));
-    }
-    html.push_str(&outro(report));
-    html.push_str("</body>\n</html>\n");
-    html
+         <link rel=\"icon\" href=\"data:,\">\n<title>tidegate-lab surge, {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         {}{}<h2>Before and after</h2>\n<div class=\"wide compare\">{}</div>\n{}{}\
+         <h2>By endpoint</h2>\n<p>Times in milliseconds, from when a request was due. “Allowed” are all requests that no \
+         limit denied, whatever their outcome; “cut off” requests were in flight when the phase ended, and count with the \
+         time they had waited. The last columns are about denied requests.</p>\n{}{}</body>\n</html>\n",
+        escape_html(&report.date),
+        opening(report),
+        goals(report),
+        phase_table(&report.phases).html(),
+        over_time(&report.phases),
+        ride_shares(&report.phases),
+        report.phases.iter().map(by_endpoint).collect::<String>(),
+        outro(report),
+    )
 }
 
 fn title(results: &PhaseResults) -> String {
@@ -96,17 +95,15 @@ fn phases_in_words(report: &Report) -> String {
 fn goals(report: &Report) -> String {
     let mut html = format!("<h2>Goals</h2>\n<p>{}.</p>\n<ul class=\"goals\">\n", summary::goal_counts(report));
     let mut last_reason = "";
-    for Goal { text, result, judgment } in &report.goals {
-        let (class, mark, reason) = match judgment {
-            Judgment::Reached => ("good", "✓ reached", String::new()),
-            Judgment::Missed => ("bad", "✗ missed", String::new()),
-            // Neighbors often have the same reason.
-            Judgment::NotJudged(reason) if reason == last_reason => ("open", "not judged", String::new()),
-            Judgment::NotJudged(reason) => {
-                last_reason = reason;
-                ("open", "not judged", format!("<small>{}</small>", escape_html(reason)))
-            }
+    for Goal { text, result, reached, not_judged } in &report.goals {
+        let (class, mark) = match reached {
+            Some(true) => ("good", "✓ reached"),
+            Some(false) => ("bad", "✗ missed"),
+            None => ("open", "not judged"),
         };
+        // Neighbors often have the same reason.
+        let new_reason = not_judged.as_ref().filter(|reason| std::mem::replace(&mut last_reason, reason) != **reason);
+        let reason = new_reason.map_or(String::new(), |reason| format!("<small>{}</small>", escape_html(reason)));
         let (text, result) = (escape_html(text), escape_html(result));
         let _ = writeln!(
             html,
@@ -226,19 +223,19 @@ fn bars(phases: &[PhaseResults]) -> String {
 }
 
 fn factor(results: &PhaseResults) -> Option<f64> {
-    results.limit(RIDE_RULE).map(|audit| audit.factor)
+    results.ride_limit().map(|audit| audit.factor)
 }
 
 fn outro(report: &Report) -> String {
-    let line = |name: &str, value: &str| format!("<dt>{name}</dt><dd>{}</dd>\n", escape_html(value));
-    let mut html = "<h2>About this run</h2>\n<dl>\n".to_owned();
-    html.push_str(&line("command", &report.command));
-    html.push_str(&line("date", &report.date));
-    html.push_str(&line("seed", &report.seed.to_string()));
-    html.push_str(&line("tidegate", report.version));
-    html.push_str(&line("store", &report.store));
-    html.push_str(&line("timeout of riders", &format!("{} s", report.time_out_seconds)));
-    html.push_str(&line("CPUs", &report.processors.to_string()));
+    let mut lines = vec![
+        ("command".to_owned(), report.command.clone()),
+        ("date".to_owned(), report.date.clone()),
+        ("seed".to_owned(), report.seed.to_string()),
+        ("tidegate".to_owned(), report.version.to_owned()),
+        ("store".to_owned(), report.store.clone()),
+        ("timeout of riders".to_owned(), format!("{} s", report.time_out_seconds)),
+        ("CPUs".to_owned(), report.processors.to_string()),
+    ];
     for results in &report.phases {
         let busy =
             |cpu: CpuUsage| format!("{:.0} % busy, {:.0} % with other programs", cpu.share * 100.0, cpu.others * 100.0);
@@ -248,7 +245,8 @@ fn outro(report: &Report) -> String {
             "CPUs {cpu}; 99 % of the requests were sent within {lag:.1} ms (riders) or {staff:.0} ms (drivers) of when they \
              were due"
         );
-        html.push_str(&line(&format!("load of phase {}", results.phase), &text));
+        lines.push((format!("load of phase {}", results.phase), text));
     }
-    html + "</dl>\n"
+    let line = |(name, value): (String, String)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape_html(&value));
+    format!("<h2>About this run</h2>\n<dl>\n{}</dl>\n", lines.into_iter().map(line).collect::<String>())
 }

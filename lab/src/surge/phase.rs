@@ -1,38 +1,35 @@
 //! `Phase`: one of the four runs of the scenario: starts service, gateways and crowd, and samples the service meanwhile.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{RuleSet, Timer};
 use tidegate_rules::RuleFile;
-use tidegate_server::command::Failure;
+use tidegate_server::command::{Failure, Output};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::backend::{Backend, ServiceComponents};
-use super::cpu::CpuSample;
-use super::fleet::{Fleet, LimitStorage};
+use super::fleet::Fleet;
+use super::format::format_count;
+use super::load_stats::CpuSample;
 use super::options::Scenario;
+use super::request_log::RequestOutcome;
 use super::results::{Observations, PhaseResults};
 use super::shared_store::SharedStore;
-use super::simulation::{OwnConnection, Simulation};
+use super::simulation::Simulation;
 use super::{background_load, flood, riders};
-use crate::traffic::RequestError;
+use crate::traffic::{Connection, RequestError};
 
-/// Pause between the last preparation and the start of a phase.
-const START_DELAY: Duration = Duration::from_millis(100);
-
-/// Interval of the samples of the service.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+const SAMPLES_PER_SECOND: u32 = 10;
 
 /// Time that requests in flight have at the end of a phase.
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// The limits of each rider.
+/// The limits of each rider, and the same with those of all riders together.
 const RIDER_RULES: &str = include_str!("riders.yaml");
-
-/// The limits of each rider and those of all riders together.
 const CAPACITY_RULES: &str = include_str!("surge.yaml");
 
 /// The limits between the crowd and the service.
@@ -60,16 +57,6 @@ pub(crate) struct ServiceSample {
     pub(crate) waiting: u64,
     pub(crate) busy_workers: u32,
     pub(crate) index_backlog: Duration,
-}
-
-/// Counts since the start of a phase.
-pub(crate) struct Progress {
-    pub(crate) second: u64,
-    pub(crate) total_seconds: u64,
-    pub(crate) served: u64,
-    pub(crate) refused: u64,
-    pub(crate) failed: u64,
-    pub(crate) waiting: u64,
 }
 
 impl Phase {
@@ -106,16 +93,9 @@ impl Phase {
         Ok(RuleFile::parse(self.rule_file().unwrap_or("no rules"), text)?.rules().clone())
     }
 
-    /// Whether a bot floods the gateways. Limits that each gateway keeps for itself do not stop it.
-    pub(crate) const fn has_flood(self) -> bool {
+    /// Whether the gateways share their limits. Only then a bot floods them: limits that each gateway keeps for itself do not stop it.
+    pub(crate) const fn shares_limits(self) -> bool {
         matches!(self, Self::Shared | Self::Capacity)
-    }
-
-    fn limit_storage(self, store: &SharedStore) -> LimitStorage {
-        match self {
-            Self::NoLimits | Self::PerGateway => LimitStorage::PerGateway,
-            Self::Shared | Self::Capacity => store.limit_storage(self.number()),
-        }
     }
 
     /// Runs the phase until its end or until `stop` completes, and returns whether it was stopped.
@@ -123,27 +103,24 @@ impl Phase {
         self,
         context: &RunContext<'_>,
         stop: impl Future<Output = ()>,
-        mut on_progress: impl FnMut(&Progress),
+        output: &mut Output<'_>,
     ) -> Result<(PhaseResults, bool), Failure> {
         let RunContext { scenario, instances, store, ref gateway_runtime, ref timer } = *context;
         let rules = self.rules()?;
         let failed = |error: io::Error| Failure::usage(format!("cannot start the service: {error}"));
-        let backend = Backend::start(scenario.seed, Arc::clone(timer)).await.map_err(failed)?;
-        let storage = self.limit_storage(store);
-        let fleet = Fleet::start(gateway_runtime, instances, backend.address, &rules, &storage, timer).await?;
-        let mut simulation = Simulation::new(&fleet.addresses, Arc::clone(timer), scenario);
+        let backend = Backend::start(scenario.seed, Arc::clone(timer)).map_err(failed)?;
+        let shared = (store.phase_keys(self.number()), scenario.flood_connections);
+        let (keys, flood_connections) = if self.shares_limits() { shared } else { (None, 0) };
+        let fleet = Fleet::start(gateway_runtime, instances, backend.address, &rules, keys.as_ref(), timer).await?;
         let unreachable = |error: RequestError| Failure::usage(format!("cannot reach a gateway: {error}"));
-        simulation.connect().await.map_err(unreachable)?;
-        let flood_connections = if self.has_flood() { scenario.flood_connections } else { 0 };
-        let flood = flood::connect(&simulation, flood_connections).await.map_err(unreachable)?;
-        simulation.start_at(timer.now().plus(START_DELAY));
-        let simulation = Arc::new(simulation);
+        let flood = flood::connect(&fleet.addresses, flood_connections).await.map_err(unreachable)?;
+        let simulation = Simulation::connect(&fleet.addresses, Arc::clone(timer), scenario).await;
+        let simulation = Arc::new(simulation.map_err(unreachable)?);
 
         let (cpu_before, mut crowd) = (CpuSample::now(store.process_id()), spawn_crowd(&simulation, flood));
-        let samples = Arc::new(Mutex::new(Vec::new()));
-        crowd.spawn(sample_service(Arc::clone(&simulation), Arc::clone(&backend.components), Arc::clone(&samples)));
+        let mut samples = Vec::new();
         let stopped = tokio::select! {
-            () = report_progress(&simulation, &samples, &mut on_progress) => false,
+            () = observe(&simulation, &backend.components, &mut samples, output) => false,
             () = stop => true,
         };
         let elapsed = timer.now().since(simulation.start);
@@ -152,16 +129,12 @@ impl Phase {
         }
         simulation.request_log().cut_off(timer.now());
         let cpu = cpu_before.and_then(|before| CpuSample::now(store.process_id())?.since(before));
-        let samples = std::mem::take(&mut *samples.lock().unwrap_or_else(PoisonError::into_inner));
-        let observations = Observations {
-            service: &backend.components,
-            fleet: &fleet.metrics,
-            rules: &rules,
-            samples: &samples,
-            cpu,
-            elapsed,
+        // In a block, so that the gateways can log again before they stop.
+        let results = {
+            let (service, admissions) = (&backend.components, &fleet.admissions.entries());
+            let observations = Observations { service, admissions, rules: &rules, samples: &samples, cpu, elapsed };
+            PhaseResults::new(self, context, &simulation.request_log(), &observations)
         };
-        let results = PhaseResults::new(self, context, &simulation.request_log(), &observations);
         crowd.shutdown().await;
         fleet.stop().await;
         Ok((results, stopped))
@@ -169,18 +142,12 @@ impl Phase {
 }
 
 /// Starts all clients, those of the flood with their connections.
-fn spawn_crowd(simulation: &Arc<Simulation>, flood: Vec<OwnConnection>) -> JoinSet<()> {
+fn spawn_crowd(simulation: &Arc<Simulation>, flood: Vec<Connection>) -> JoinSet<()> {
     let mut crowd = JoinSet::new();
     for number in 0..simulation.scenario.users {
         crowd.spawn(riders::run_rider(Arc::clone(simulation), number));
     }
-    for number in 0..background_load::driver_count(simulation.scenario.users) {
-        crowd.spawn(background_load::run_driver(Arc::clone(simulation), number));
-    }
-    for number in 0..background_load::CLERK_COUNT {
-        crowd.spawn(background_load::run_clerk(Arc::clone(simulation), number));
-    }
-    crowd.spawn(background_load::run_bot(Arc::clone(simulation)));
+    background_load::spawn(simulation, &mut crowd);
     let connections = flood.len() as f64;
     for (number, connection) in flood.into_iter().enumerate() {
         crowd.spawn(flood::run_connection(Arc::clone(simulation), connection, number as f64 / connections));
@@ -188,49 +155,51 @@ fn spawn_crowd(simulation: &Arc<Simulation>, flood: Vec<OwnConnection>) -> JoinS
     crowd
 }
 
-/// Samples the service until the end of the phase.
-async fn sample_service(
-    simulation: Arc<Simulation>,
-    service: Arc<ServiceComponents>,
-    samples: Arc<Mutex<Vec<ServiceSample>>>,
+/// Samples the service until the end of the phase, and shows the counts each second.
+async fn observe(
+    simulation: &Simulation,
+    service: &ServiceComponents,
+    samples: &mut Vec<ServiceSample>,
+    output: &mut Output<'_>,
 ) {
-    let mut due = simulation.start;
-    while simulation.wait_until(due).await {
-        let sample = ServiceSample {
-            waiting: service.matching.waiting(),
-            busy_workers: service.matching.busy(),
-            index_backlog: service.index.backlog(),
-        };
-        samples.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
-        due = due.plus(SAMPLE_INTERVAL);
+    for number in 0.. {
+        let goes_on = simulation.wait_until(simulation.start.plus(SAMPLE_INTERVAL * number)).await;
+        let waiting = service.matching.state().waiting;
+        if number > 0 && number.is_multiple_of(SAMPLES_PER_SECOND) {
+            print_progress(simulation, u64::from(number / SAMPLES_PER_SECOND), waiting, output);
+        }
+        if !goes_on {
+            return;
+        }
+        let (busy_workers, index_backlog) = (service.matching.busy(), service.index.backlog());
+        samples.push(ServiceSample { waiting, busy_workers, index_backlog });
     }
 }
 
-/// Reports the counts each second until the end of the phase.
-async fn report_progress(
-    simulation: &Simulation,
-    samples: &Mutex<Vec<ServiceSample>>,
-    on_progress: &mut impl FnMut(&Progress),
-) {
+/// Shows the counts: on a terminal one line that is overwritten, elsewhere a line every five seconds.
+fn print_progress(simulation: &Simulation, second: u64, waiting: u64, output: &mut Output<'_>) {
     let total_seconds = simulation.scenario.phase_duration.as_secs();
-    for second in 1..=total_seconds {
-        simulation.wait_until(simulation.start.plus(Duration::from_secs(second))).await;
-        let last = samples.lock().unwrap_or_else(PoisonError::into_inner).last().copied();
-        let waiting = last.map_or(0, |sample| sample.waiting);
-        let (mut served, mut refused, mut failed) = (0, 0, 0);
-        for counts in simulation.request_log().seconds() {
-            served += counts.served;
-            refused += counts.refused;
-            failed += counts.failed;
-        }
-        on_progress(&Progress { second, total_seconds, served, refused, failed, waiting });
+    let count = |outcomes: &[RequestOutcome]| {
+        format_count(simulation.request_log().seconds.iter().map(|second| second.count(outcomes)).sum())
+    };
+    let line = format!(
+        "  {second:>2} of {total_seconds} s   served {:>7}   denied {:>7}   failed {:>6}   waiting for a worker {:>6}",
+        count(&[RequestOutcome::Served]),
+        count(&[RequestOutcome::Refused]),
+        count(&[RequestOutcome::Failed, RequestOutcome::TimedOut, RequestOutcome::CutOff]),
+        format_count(waiting),
+    );
+    if output.shows_progress() {
+        output.progress(line);
+    } else if second.is_multiple_of(5) || second == total_seconds {
+        output.info(line);
     }
 }
 
 /// Waits until no request is in flight, at most [`GRACE_PERIOD`].
 async fn wait_for_requests_in_flight(simulation: &Simulation) {
     let mut left = GRACE_PERIOD;
-    while !left.is_zero() && simulation.request_log().in_flight() > 0 {
+    while !left.is_zero() && !simulation.request_log().in_flight.is_empty() {
         simulation.timer.sleep(SAMPLE_INTERVAL).await;
         left = left.saturating_sub(SAMPLE_INTERVAL);
     }

@@ -6,7 +6,7 @@ use super::format::{format_percent, format_time};
 use super::plot::{Plot, Scale, Series};
 use super::report::Report;
 use super::results::PhaseResults;
-use super::table::escape_html;
+use crate::table::escape_html;
 
 /// Sizes in pixels.
 const WIDTH: f64 = 440.0;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::table::escape_html;
+use crate::table::escape_html;
 
 /// Margins in pixels.
 const LEFT: f64 = 48.0;
@@ -10,7 +10,6 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 24.0;
 
-/// A plot with two axes.
 pub(crate) struct Plot {
     /// The text for screen readers.
     pub(crate) label: String,
@@ -43,7 +42,6 @@ impl Plot {
     /// Width and height of a plot beside others.
     pub(crate) const SMALL: (f64, f64) = (300.0, 170.0);
 
-    /// Renders the plot.
     pub(crate) fn svg(&self) -> String {
         let (label, width, height) = (escape_html(&self.label), self.width, self.height);
         format!(

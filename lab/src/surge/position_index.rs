@@ -19,7 +19,6 @@ const MAX_SLOWDOWN: f64 = 5.0;
 /// With a larger backlog positions are rejected.
 const MAX_BACKLOG: Duration = Duration::from_secs(10);
 
-/// The index of positions.
 pub(crate) struct PositionIndex {
     /// When all accepted positions will be written.
     idle_at: Mutex<Timestamp>,
@@ -46,7 +45,6 @@ impl PositionIndex {
         self.idle_at.lock().unwrap_or_else(PoisonError::into_inner).since(self.timer.now())
     }
 
-    /// The number of written positions.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }

@@ -3,16 +3,13 @@
 use serde::Serialize;
 use tidegate::Timestamp;
 
-use super::cpu;
 use super::goals::{self, Goal};
 use super::options::SurgeArgs;
 use super::phase::RunContext;
 use super::results::PhaseResults;
 
-/// The results of a run.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
-    /// The version of Tidegate.
     pub(crate) version: &'static str,
     /// When the run began, in UTC.
     pub(crate) date: String,
@@ -24,6 +21,7 @@ pub(crate) struct Report {
     pub(crate) seconds_per_phase: u64,
     pub(crate) time_out_seconds: u64,
     pub(crate) store: String,
+    /// The number of CPUs that this process may use.
     pub(crate) processors: usize,
     pub(crate) debug_build: bool,
     /// Whether a signal stopped the run, so that phases are missing or short.
@@ -56,7 +54,7 @@ impl Report {
             seconds_per_phase: context.scenario.phase_duration.as_secs(),
             time_out_seconds: context.scenario.timeout.as_secs(),
             store: context.store.name.clone(),
-            processors: cpu::cpu_count(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
             debug_build: cfg!(debug_assertions),
             stopped,
             warnings: phases.iter().flat_map(PhaseResults::warnings).collect(),

@@ -6,15 +6,14 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use tidegate::RuleSet;
 
-use super::admission_log::LimitAudit;
+use super::admission_log::{LimitAudit, LogEntries};
 use super::backend::ServiceComponents;
-use super::cpu::CpuUsage;
 use super::endpoint::Endpoint;
-use super::fleet::FleetMetrics;
 use super::flood;
-use super::load_stats::LoadStats;
+use super::load_stats::{CpuUsage, LoadStats};
 use super::matching::WORKERS;
 use super::phase::{Phase, RunContext, ServiceSample};
+use super::request_log::RequestOutcome::{CutOff, Failed, Refused, Served, TimedOut};
 use super::request_log::{ClientKind, OutcomeCounts, RequestLog};
 use super::riders::RetryBehavior;
 
@@ -27,21 +26,19 @@ const MAX_CURVE_POINTS: usize = 200;
 /// What was counted outside the request log.
 pub(crate) struct Observations<'a> {
     pub(crate) service: &'a ServiceComponents,
-    pub(crate) fleet: &'a FleetMetrics,
+    pub(crate) admissions: &'a LogEntries,
     pub(crate) rules: &'a RuleSet,
     pub(crate) samples: &'a [ServiceSample],
     pub(crate) cpu: Option<CpuUsage>,
     pub(crate) elapsed: Duration,
 }
 
-/// The results of one phase.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct PhaseResults {
     pub(crate) phase: usize,
     pub(crate) title: &'static str,
     pub(crate) rules: Option<&'static str>,
     pub(crate) instances: u32,
-    /// Duration of the phase.
     pub(crate) seconds: f64,
     /// Requests of all clients, by endpoint.
     pub(crate) endpoints: Vec<RequestStats>,
@@ -58,7 +55,6 @@ pub(crate) struct PhaseResults {
     pub(crate) store_failures: u64,
     /// Calls to the store that a gateway could not send in time.
     pub(crate) overloads: u64,
-    /// Requests decided without the store.
     pub(crate) undecided: u64,
     pub(crate) load: LoadStats,
     pub(crate) timeline: Vec<TimelinePoint>,
@@ -79,7 +75,6 @@ pub(crate) struct RequestStats {
     pub(crate) failure_rate: f64,
     /// In flight when the phase ended.
     pub(crate) cut_off: u64,
-    /// Requests answered with 429.
     pub(crate) refused: LatencySummary,
 }
 
@@ -110,7 +105,7 @@ pub(crate) struct RiderStats {
 }
 
 /// The riders with one retry behavior.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct RiderGroup {
     pub(crate) behavior: RetryBehavior,
     pub(crate) riders: usize,
@@ -155,12 +150,12 @@ impl PhaseResults {
         request_log: &RequestLog,
         observations: &Observations<'_>,
     ) -> Self {
-        let Observations { service, fleet, rules, samples, cpu, elapsed } = *observations;
+        let Observations { service, admissions, rules, samples, cpu, elapsed } = *observations;
         let duration = elapsed.min(context.scenario.phase_duration);
         let stats = |name, clients: &[ClientKind], endpoint| {
             RequestStats::new(name, &request_log.count(clients, endpoint), duration)
         };
-        let has_flood = phase.has_flood() && context.scenario.flood_connections > 0;
+        let has_flood = phase.shares_limits() && context.scenario.flood_connections > 0;
         Self {
             phase: phase.number(),
             title: phase.title(),
@@ -168,17 +163,17 @@ impl PhaseResults {
             instances: context.instances,
             seconds: duration.as_secs_f64(),
             endpoints: Endpoint::ALL.map(|endpoint| stats(endpoint.name(), &ClientKind::ALL, Some(endpoint))).into(),
-            riders: stats("riders", &[ClientKind::RIDERS], None),
+            riders: stats("riders", &[ClientKind::Rider], None),
             bot: stats("bot", &[ClientKind::Bot], None),
             flood: stats("flood", &[ClientKind::Flood], None),
-            crowd: RiderStats::new(request_log.rides()),
-            refusals_at_server: LatencySummary::new(&fleet.refusals()),
+            crowd: RiderStats::new(&request_log.rides),
+            refusals_at_server: LatencySummary::new(&admissions.refusals),
             service: ServiceStats::new(service, samples, duration),
-            limits: fleet.admissions.audit(rules),
-            flood_limit: audit_flood(fleet, rules).filter(|_| has_flood),
-            store_failures: fleet.admissions.store_failures(),
-            overloads: fleet.admissions.overloads(),
-            undecided: fleet.admissions.undecided(),
+            limits: admissions.audit(rules),
+            flood_limit: audit_flood(admissions, rules).filter(|_| has_flood),
+            store_failures: admissions.store_failures,
+            overloads: admissions.overloads,
+            undecided: admissions.undecided,
             load: LoadStats::new(request_log, cpu),
             timeline: timeline(request_log, samples, duration),
         }
@@ -194,9 +189,9 @@ impl PhaseResults {
         ["one", "two", "three", "four"][self.phase - 1]
     }
 
-    /// The audit of a rule, if it applied to any request.
-    pub(crate) fn limit(&self, rule: &str) -> Option<&LimitAudit> {
-        self.limits.iter().find(|audit| audit.rule == rule)
+    /// The audit of the ride-request rule, if it applied to any request.
+    pub(crate) fn ride_limit(&self) -> Option<&LimitAudit> {
+        self.limits.iter().find(|audit| audit.rule == RIDE_RULE)
     }
 
     /// The largest number of requests that one subject got over a limit.
@@ -207,18 +202,14 @@ impl PhaseResults {
     /// Reasons to doubt the results that lie with the machine or the store.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let Self { phase, undecided, store_failures, overloads, .. } = self;
-        let without_store = (*undecided > 0).then(|| {
-            format!(
+        let mut warnings: Vec<String> = self.load.disturbance().into_iter().collect();
+        if *undecided > 0 {
+            warnings.push(format!(
                 "{undecided} requests were decided without the store, which failed {store_failures} times, while a gateway was \
                  overloaded {overloads} times"
-            )
-        });
-        self.load
-            .disturbance()
-            .into_iter()
-            .chain(without_store)
-            .map(|warning| format!("phase {phase}: {warning}"))
-            .collect()
+            ));
+        }
+        warnings.into_iter().map(|warning| format!("phase {phase}: {warning}")).collect()
     }
 }
 
@@ -232,11 +223,11 @@ impl RequestStats {
             requests,
             per_second: requests as f64 / duration.as_secs_f64().max(0.001),
             allowed: LatencySummary::new(&counts.allowed),
-            served: counts.served,
-            failures: counts.failed + counts.timed_out,
-            timed_out: counts.timed_out,
+            served: counts.count(&[Served]),
+            failures: counts.failures(),
+            timed_out: counts.count(&[TimedOut]),
             failure_rate: counts.failure_rate(),
-            cut_off: counts.cut_off,
+            cut_off: counts.count(&[CutOff]),
             refused: LatencySummary::new(&counts.refused),
         }
     }
@@ -285,7 +276,7 @@ impl RiderStats {
 
 impl ServiceStats {
     fn new(service: &ServiceComponents, samples: &[ServiceSample], duration: Duration) -> Self {
-        let matching = &service.matching;
+        let matching = service.matching.state();
         let requests: u64 = Endpoint::ALL.into_iter().map(|endpoint| service.request_count(endpoint)).sum();
         // Riders are still arriving in the first quarter.
         let crowded = &samples[samples.len() / 4..];
@@ -295,10 +286,10 @@ impl ServiceStats {
             requests,
             requests_per_second: requests as f64 / duration.as_secs_f64().max(0.001),
             ride_requests: service.request_count(Endpoint::Ride),
-            matched: matching.matched_count(),
-            turned_away: matching.rejected_count(),
+            matched: matching.matched,
+            turned_away: matching.rejected,
             pool_use: busy as f64 / (crowded.len().max(1) as f64 * f64::from(WORKERS)),
-            wait: LatencySummary::new(&matching.waits()),
+            wait: LatencySummary::new(&matching.waits),
             deepest_queue: samples.iter().map(|sample| sample.waiting).max().unwrap_or(0),
             positions_written: service.index.written(),
             index_behind: backlog.as_secs_f64() * 1000.0,
@@ -307,15 +298,15 @@ impl ServiceStats {
 }
 
 /// What the ride-request rule admitted of the flood.
-fn audit_flood(fleet: &FleetMetrics, rules: &RuleSet) -> Option<LimitAudit> {
+fn audit_flood(admissions: &LogEntries, rules: &RuleSet) -> Option<LimitAudit> {
     let request = flood::ride_request();
     let plan = rules.resolve(&request);
     let check = plan.checks().iter().find(|check| check.gate().rule() == RIDE_RULE)?;
-    fleet.admissions.audit_subject(rules, RIDE_RULE, check.key().subject())
+    admissions.audit_subject(rules, RIDE_RULE, check.key().subject())
 }
 
 fn timeline(request_log: &RequestLog, samples: &[ServiceSample], duration: Duration) -> Vec<TimelinePoint> {
-    let seconds = request_log.seconds();
+    let seconds = &request_log.seconds;
     // There are ten samples a second; the last of each second counts.
     let per_second = (samples.len() / seconds.len().max(1)).max(1);
     let count = usize::try_from(duration.as_secs_f64().ceil() as u64).unwrap_or(usize::MAX);
@@ -328,9 +319,9 @@ fn timeline(request_log: &RequestLog, samples: &[ServiceSample], duration: Durat
         TimelinePoint {
             median: millis(0.5),
             p99: millis(0.99),
-            served: second.served,
-            refused: second.refused,
-            failed: second.failed,
+            served: second.count(&[Served]),
+            refused: second.count(&[Refused]),
+            failed: second.count(&[Failed, TimedOut, CutOff]),
             queue: sample.map_or(0, |sample| sample.waiting),
         }
     });

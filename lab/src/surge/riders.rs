@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use http::HeaderValue;
 use serde::Serialize;
 use tidegate::Timestamp;
 use tokio::task::JoinSet;
 
 use super::endpoint::Endpoint;
+use super::options::Scenario;
 use super::request_log::{ClientKind, RequestOutcome};
 use super::rng::{random_duration, seeded_rng};
-use super::simulation::{RequestResult, Simulation};
+use super::simulation::{Client, RequestResult, Simulation};
 
 /// Bounds of the pause after a response.
 const MIN_THINK_TIME: Duration = Duration::from_millis(100);
@@ -21,18 +21,15 @@ const MAX_THINK_TIME: Duration = Duration::from_millis(300);
 /// Time without a response after which a hammering rider taps again.
 const TAP_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Requests in flight of one hammering rider.
+/// Requests in flight of one hammering rider, and its immediate retries after a refusal.
 const MAX_TAPS: usize = 20;
-
-/// Immediate retries of a hammering rider after a refusal.
 const MAX_IMMEDIATE_RETRIES: u32 = 3;
 
 /// What a rider does after a refusal or without a response.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RetryBehavior {
     /// Waits as long as `Retry-After` says: six in ten.
-    #[default]
     Patient,
     /// Ignores `Retry-After`: three in ten.
     Steady,
@@ -41,8 +38,7 @@ pub(crate) enum RetryBehavior {
 }
 
 struct Rider {
-    number: u32,
-    user: HeaderValue,
+    client: Client,
     behavior: RetryBehavior,
     rng: Rng,
     /// Requests in flight of a hammering rider.
@@ -51,7 +47,7 @@ struct Rider {
 
 /// Simulates a rider until the end of the phase.
 pub(crate) async fn run_rider(simulation: Arc<Simulation>, number: u32) {
-    let mut rider = Rider::new(simulation.scenario.seed, number);
+    let mut rider = Rider::new(&simulation.scenario, number);
     let arrival = Duration::from_secs(1) * number / simulation.scenario.arrivals_per_second;
     let mut due = simulation.start.plus(arrival);
     while simulation.wait_until(due).await {
@@ -75,7 +71,6 @@ pub(crate) async fn run_rider(simulation: Arc<Simulation>, number: u32) {
 impl RetryBehavior {
     pub(crate) const ALL: [Self; 3] = [Self::Patient, Self::Steady, Self::Hammering];
 
-    /// The behavior of the rider with this number.
     pub(crate) const fn from_number(number: u32) -> Self {
         match number % 10 {
             0 | 2 | 4 | 5 | 7 | 9 => Self::Patient,
@@ -86,11 +81,10 @@ impl RetryBehavior {
 }
 
 impl Rider {
-    fn new(seed: u64, number: u32) -> Self {
-        // Letters, digits and a hyphen are a valid header value.
-        let user = HeaderValue::try_from(format!("rider-{number}")).unwrap_or(HeaderValue::from_static("rider"));
+    fn new(scenario: &Scenario, number: u32) -> Self {
+        let client = Client::new(ClientKind::Rider, number, &format!("rider-{number}"), scenario);
         let behavior = RetryBehavior::from_number(number);
-        Self { number, user, behavior, rng: seeded_rng(seed, number.into()), taps: JoinSet::new() }
+        Self { client, behavior, rng: seeded_rng(scenario.seed, number.into()), taps: JoinSet::new() }
     }
 
     /// Five of eight requests are for a ride, two for a fare, one for nearby drivers.
@@ -104,9 +98,7 @@ impl Rider {
 
     async fn request(&mut self, simulation: &Arc<Simulation>, endpoint: Endpoint, due: Timestamp) -> RequestResult {
         if self.behavior != RetryBehavior::Hammering {
-            return simulation
-                .send(ClientKind::Rider(self.number), &self.user, endpoint, due, simulation.scenario.timeout)
-                .await;
+            return simulation.send(&self.client, endpoint, due).await;
         }
         // Responses to earlier taps no longer matter.
         while self.taps.try_join_next().is_some() {}
@@ -127,12 +119,10 @@ impl Rider {
     }
 
     fn tap(&mut self, simulation: &Arc<Simulation>, endpoint: Endpoint, due: Timestamp) {
-        let (simulation, user, client) = (Arc::clone(simulation), self.user.clone(), ClientKind::Rider(self.number));
-        self.taps
-            .spawn(async move { simulation.send(client, &user, endpoint, due, simulation.scenario.timeout).await });
+        let (simulation, client) = (Arc::clone(simulation), self.client.clone());
+        self.taps.spawn(async move { simulation.send(&client, endpoint, due).await });
     }
 
-    /// The pause until the next request.
     fn pause(&mut self, result: RequestResult) -> Duration {
         let think_time = random_duration(&mut self.rng, MIN_THINK_TIME, MAX_THINK_TIME);
         match self.behavior {
@@ -158,7 +148,7 @@ mod tests {
 
     #[test]
     fn riders_request_rides_fares_and_drivers_at_five_to_two_to_one() {
-        let mut rider = Rider::new(1, 0);
+        let mut rider = Rider::new(&Scenario::for_tests(), 0);
         let endpoints: Vec<Endpoint> = (0..8000).map(|_| rider.choose_endpoint()).collect();
         let count = |endpoint| endpoints.iter().filter(|one| **one == endpoint).count();
         let (rides, fares, nearby) = (count(Endpoint::Ride), count(Endpoint::Fare), count(Endpoint::Nearby));
@@ -174,7 +164,7 @@ mod tests {
             retry_after: Some(Duration::from_secs(2)),
         };
         for number in 0..10 {
-            let mut rider = Rider::new(1, number);
+            let mut rider = Rider::new(&Scenario::for_tests(), number);
             let pause = rider.pause(result);
             if rider.behavior == RetryBehavior::Steady {
                 assert!((MIN_THINK_TIME..=MAX_THINK_TIME).contains(&pause));

@@ -1,86 +1,88 @@
 //! `SharedStore`: the store that the gateways of a run share: a server started for it, a store of the user, or none. It stops its own
 //! server, and deletes only its own keys.
 
-use tidegate::StoreError;
 use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_server::command::Failure;
 
-use super::fleet::LimitStorage;
 use crate::traffic::RedisServer;
 
 /// Attempts to connect to a store, of a second each.
 const MAX_CONNECT_ATTEMPTS: u32 = 5;
 
-/// The store that the gateways share.
 pub(crate) struct SharedStore {
     /// `None` if no store can be shared.
-    url: Option<String>,
-    prefix: String,
+    keys: Option<StoreKeys>,
     /// A description for the report.
     pub(crate) name: String,
-    /// The server of this run.
+    /// The server of this run. Without one the store is that of the user, and keys must be deleted at the end.
     server: Option<RedisServer>,
-    /// Whether it is a store of the user, so that keys must be deleted at the end.
-    is_external: bool,
+}
+
+/// The keys with a prefix, in the store at a URL.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreKeys {
+    url: String,
+    prefix: String,
 }
 
 impl SharedStore {
     /// The store at `url`; without a URL a server of this run, or none if no server program is installed.
-    pub(crate) fn open(url: Option<String>, prefix: String) -> Result<Self, Failure> {
-        if let Some(url) = url {
-            let name = "the store of --store".to_owned();
-            return Ok(Self { url: Some(url), prefix, name, server: None, is_external: true });
-        }
-        if let Some(server) = RedisServer::start()? {
-            let (url, name) = (Some(server.url()), format!("{}, started for this run", server.version()));
-            return Ok(Self { url, prefix, name, server: Some(server), is_external: false });
-        }
-        let name = "the memory of one gateway".to_owned();
-        Ok(Self { url: None, prefix, name, server: None, is_external: false })
+    pub(crate) fn open(url: Option<String>, prefix: String) -> Self {
+        let server = if url.is_none() { RedisServer::start() } else { None };
+        let name = match (&url, &server) {
+            (Some(_), _) => "the store of --store".to_owned(),
+            (None, Some(server)) => format!("{}, started for this run", server.version),
+            (None, None) => "the memory of one gateway".to_owned(),
+        };
+        let url = url.or_else(|| Some(server.as_ref()?.server.url()));
+        Self { keys: url.map(|url| StoreKeys { url, prefix }), name, server }
     }
 
     /// The process ID of the server of this run.
     pub(crate) fn process_id(&self) -> Option<u32> {
-        self.server.as_ref().map(|server| server.process().id())
+        self.server.as_ref().map(|redis| redis.server.process().id())
     }
 
     /// Whether gateways can share limits.
     pub(crate) const fn is_shared(&self) -> bool {
-        self.url.is_some()
+        self.keys.is_some()
     }
 
     /// Whether all rules of a request are decided in one step. A cluster may need one step for each.
     pub(crate) fn decides_atomically(&self) -> bool {
-        let is_cluster = |url: &String| url.split(':').next().is_some_and(|scheme| scheme.ends_with("+cluster"));
-        !self.url.as_ref().is_some_and(is_cluster)
+        let scheme = self.keys.as_ref().and_then(|keys| keys.url.split(':').next());
+        !scheme.is_some_and(|scheme| scheme.ends_with("+cluster"))
     }
 
-    /// The storage of a phase, with unused limits.
-    pub(crate) fn limit_storage(&self, phase: usize) -> LimitStorage {
-        match &self.url {
-            Some(url) => LimitStorage::Shared { url: url.clone(), prefix: format!("{}.{phase}.", self.prefix) },
-            None => LimitStorage::PerGateway,
+    /// The keys of a phase, with unused limits.
+    pub(crate) fn phase_keys(&self, phase: usize) -> Option<StoreKeys> {
+        let StoreKeys { url, prefix } = self.keys.clone()?;
+        Some(StoreKeys { url, prefix: format!("{prefix}.{phase}.") })
+    }
+
+    /// Deletes the keys of this run from a store of the user.
+    pub(crate) async fn delete_keys(&self) -> Result<(), Failure> {
+        if let (Some(keys), None) = (&self.keys, &self.server) {
+            let deleted = keys.connect().await?.forget_prefix().await;
+            deleted.map_err(|error| Failure::Store { error, meanwhile: "" })?;
         }
-    }
-
-    /// Deletes the keys of this run from a store of the user, and returns their number.
-    pub(crate) async fn delete_keys(&self) -> Result<u64, Failure> {
-        let Some(url) = self.url.as_ref().filter(|_| self.is_external) else { return Ok(0) };
-        let failed = |error| Failure::Store { error, meanwhile: "" };
-        let store = connect(url, &self.prefix).await.map_err(failed)?;
-        store.forget_prefix().await.map_err(failed)
+        Ok(())
     }
 }
 
-/// Connects to the store at `url`, with the timeouts that `tidegate serve` has by default. Tries several times, since on a busy
-/// machine a server that has just started may be late.
-pub(crate) async fn connect(url: &str, prefix: &str) -> Result<RedisStore, StoreError> {
-    let store = RedisStore::open(url, RedisOptions::new().with_prefix(prefix).with_heartbeats(false))?;
-    for _ in 1..MAX_CONNECT_ATTEMPTS {
-        match store.check_servers().await {
-            Err(error) if error.is_transient() => {}
-            checked => return checked.map(|_| store),
+impl StoreKeys {
+    /// Connects to the store, with the timeouts that `tidegate serve` has by default. Tries several times, since on a busy machine a server
+    /// that has just started may be late.
+    pub(crate) async fn connect(&self) -> Result<RedisStore, Failure> {
+        let failed = |error| Failure::Store { error, meanwhile: "" };
+        let options = RedisOptions::new().with_prefix(&self.prefix).with_heartbeats(false);
+        let store = RedisStore::open(&self.url, options).map_err(failed)?;
+        let mut attempts = 1;
+        loop {
+            match store.check_servers().await {
+                Err(error) if error.is_transient() && attempts < MAX_CONNECT_ATTEMPTS => attempts += 1,
+                checked => return checked.map(|_| store).map_err(failed),
+            }
         }
     }
-    store.check_servers().await.map(|_| store)
 }

@@ -3,9 +3,8 @@
 use std::fmt::Write;
 
 use super::format::{format_count, format_factor, format_percent, format_time};
-use super::goals::Judgment;
 use super::report::Report;
-use super::results::{PhaseResults, RIDE_RULE, RequestStats};
+use super::results::{PhaseResults, RequestStats};
 use super::riders::RetryBehavior;
 
 /// What warnings mean for a reader.
@@ -29,12 +28,9 @@ pub(crate) fn conclusion(report: &Report) -> String {
 
 /// How many goals were reached, missed and not judged.
 pub(crate) fn goal_counts(report: &Report) -> String {
-    let count = |matches: fn(&Judgment) -> bool| report.goals.iter().filter(|goal| matches(&goal.judgment)).count();
-    let reached = count(|judgment| *judgment == Judgment::Reached);
-    let missed = count(|judgment| *judgment == Judgment::Missed);
-    let not_judged = report.goals.len() - reached - missed;
-    let mut text = format!("{reached} of {} goals reached", report.goals.len());
-    for (count, what) in [(missed, "missed"), (not_judged, "not judged")] {
+    let count = |reached| report.goals.iter().filter(|goal| goal.reached == reached).count();
+    let mut text = format!("{} of {} goals reached", count(Some(true)), report.goals.len());
+    for (count, what) in [(count(Some(false)), "missed"), (count(None), "not judged")] {
         if count > 0 {
             // Writing to a string does not fail.
             let _ = write!(text, ", {count} {what}");
@@ -51,7 +47,7 @@ pub(crate) fn explain_phase(results: &PhaseResults) -> String {
         format_count(results.crowd.matched as u64),
         format_count(results.crowd.riders as u64)
     );
-    let factor = format_factor(results.limit(RIDE_RULE).map_or(0.0, |audit| audit.factor));
+    let factor = format_factor(results.ride_limit().map_or(0.0, |audit| audit.factor));
     match results.phase {
         1 => format!(
             "Every request reaches the service. The queue for a worker grows to {queue} requests; riders wait, tap again, give up \

@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
+use http::header::{HOST, HeaderValue};
+use http::uri::{Authority, Scheme};
+use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -13,7 +15,6 @@ use tokio::net::TcpStream;
 /// Time for a response, where the caller has no reason for another.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http1,
@@ -24,7 +25,8 @@ pub(crate) enum Protocol {
 /// A connection that carries one request at a time.
 pub(crate) struct Connection {
     protocol: Protocol,
-    authority: String,
+    authority: Authority,
+    host: HeaderValue,
     /// `None` after an error: the next request connects again.
     sender: Option<Sender>,
 }
@@ -32,13 +34,6 @@ pub(crate) struct Connection {
 enum Sender {
     Http1(http1::SendRequest<Full<Bytes>>),
     Http2(http2::SendRequest<Full<Bytes>>),
-}
-
-/// A response with its whole body.
-pub(crate) struct HttpResponse {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
 }
 
 /// Why a request has no response.
@@ -53,25 +48,29 @@ pub(crate) enum RequestError {
 }
 
 impl Connection {
-    /// Opens `count` connections. Over HTTP/2 they share one TCP connection.
-    pub(crate) async fn open_many(protocol: Protocol, authority: &str, count: u16) -> Result<Vec<Self>, RequestError> {
+    /// Opens `count` connections to `host:port`. Over HTTP/2 they share one TCP connection.
+    pub(crate) async fn open_many(protocol: Protocol, address: &str, count: u16) -> Result<Vec<Self>, RequestError> {
+        let authority: Authority = address.parse().map_err(|_| RequestError::Unreachable)?;
+        let host = HeaderValue::from_str(address).map_err(|_| RequestError::Unreachable)?;
         let mut connections: Vec<Self> = Vec::with_capacity(usize::from(count));
         for _ in 0..count {
             let sender = match connections.first().and_then(|connection| connection.sender.as_ref()) {
                 Some(Sender::Http2(shared)) => Sender::Http2(shared.clone()),
-                _ => Sender::connect(protocol, authority).await?,
+                _ => Sender::connect(protocol, address).await?,
             };
-            connections.push(Self { protocol, authority: authority.to_owned(), sender: Some(sender) });
+            let (authority, host) = (authority.clone(), host.clone());
+            connections.push(Self { protocol, authority, host, sender: Some(sender) });
         }
         Ok(connections)
     }
 
-    /// Sends a request and reads the whole response, within `timeout`.
+    /// Sends a request and reads the whole response, within `timeout`. The request has a path; its host is that of the connection, unless it
+    /// has a header for it.
     pub(crate) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
         timeout: Duration,
-    ) -> Result<HttpResponse, RequestError> {
+    ) -> Result<Response<Bytes>, RequestError> {
         let response = tokio::time::timeout(timeout, self.exchange(request)).await;
         let response = response.unwrap_or(Err(RequestError::TimedOut));
         if response.is_err() {
@@ -81,13 +80,21 @@ impl Connection {
         response
     }
 
-    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<HttpResponse, RequestError> {
+    async fn exchange(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Bytes>, RequestError> {
         let usable = match &mut self.sender {
             Some(sender) => sender.ready().await.is_ok(),
             None => false,
         };
         if !usable {
-            self.sender = Some(Sender::connect(self.protocol, &self.authority).await?);
+            self.sender = Some(Sender::connect(self.protocol, self.authority.as_str()).await?);
+        }
+        match self.protocol {
+            Protocol::Http1 => _ = request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone()),
+            Protocol::Http2 => {
+                let mut parts = std::mem::take(request.uri_mut()).into_parts();
+                (parts.scheme, parts.authority) = (Some(Scheme::HTTP), Some(self.authority.clone()));
+                *request.uri_mut() = Uri::from_parts(parts).map_err(|_| RequestError::Broken)?;
+            }
         }
         let response = match &mut self.sender {
             Some(Sender::Http1(sender)) => sender.send_request(request).await,
@@ -96,7 +103,7 @@ impl Connection {
         };
         let (parts, body) = response.map_err(|_| RequestError::Broken)?.into_parts();
         let body = body.collect().await.map_err(|_| RequestError::Broken)?.to_bytes();
-        Ok(HttpResponse { status: parts.status, headers: parts.headers, body })
+        Ok(Response::from_parts(parts, body))
     }
 }
 

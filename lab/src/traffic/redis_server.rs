@@ -2,38 +2,20 @@
 
 use std::process::Command;
 
-use conformance::process::Process;
 use conformance::server::{KINDS, Kind, Server};
-use tidegate_server::command::Failure;
 
-/// A server of this run.
 pub(crate) struct RedisServer {
-    server: Server,
-    version: String,
+    pub(crate) server: Server,
+    /// The program with its version, such as `redis-server 7.0.15`.
+    pub(crate) version: String,
 }
 
 impl RedisServer {
     /// Starts a server on a free port. It inherits the CPU affinity of the calling thread. `None` if no program is installed.
-    #[expect(clippy::unnecessary_wraps, reason = "the callers of a run end with a failure")]
-    pub(crate) fn start() -> Result<Option<Self>, Failure> {
-        let installed = KINDS.into_iter().find_map(|kind| Some((kind, version(kind)?)));
-        Ok(installed.map(|(kind, version)| {
-            let memory = ["--maxmemory", "256mb", "--maxmemory-policy", "noeviction"];
-            Self { server: Server::start_in_own_group(kind, &memory), version }
-        }))
-    }
-
-    pub(crate) fn url(&self) -> String {
-        self.server.url()
-    }
-
-    pub(crate) const fn process(&self) -> &Process {
-        self.server.process()
-    }
-
-    /// The program with its version, such as `redis-server 7.0.15`.
-    pub(crate) fn version(&self) -> String {
-        self.version.clone()
+    pub(crate) fn start() -> Option<Self> {
+        let (kind, version) = KINDS.into_iter().find_map(|kind| Some((kind, version(kind)?)))?;
+        let memory = ["--maxmemory", "256mb", "--maxmemory-policy", "noeviction"];
+        Some(Self { server: Server::start_in_own_group(kind, &memory), version })
     }
 }
 

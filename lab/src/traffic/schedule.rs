@@ -31,6 +31,11 @@ impl Schedule {
         (number < self.count).then(|| self.start.plus(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))))
     }
 
+    /// When all requests are due, in order.
+    pub(crate) fn times(self) -> impl Iterator<Item = Timestamp> {
+        (0..self.count).filter_map(move |number| self.due(number))
+    }
+
     /// When the last request is due.
     pub(crate) fn end(&self) -> Timestamp {
         self.due(self.count - 1).unwrap_or(self.start)

@@ -6,15 +6,20 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::task::JoinSet;
 
 /// The body of every response.
 pub(crate) const RESPONSE_BODY: &[u8] = b"the tide is in\n";
+
+/// More requests than ever wait on one connection.
+const MAX_STREAMS: u32 = 1_000_000;
 
 /// A bound listener; it exists before the runtime does.
 pub(crate) struct Upstream(TcpListener);
@@ -32,16 +37,34 @@ impl Upstream {
 
     /// Serves until accepting fails. `observe` gets every request.
     pub(crate) async fn serve(self, observe: impl Fn(&HeaderMap) + Clone + Send + 'static) -> io::Result<()> {
+        self.respond_with(move |request| {
+            observe(request.headers());
+            ready(Response::new(Full::new(Bytes::from_static(RESPONSE_BODY))))
+        })
+        .await
+    }
+
+    /// Serves HTTP/1.1 and HTTP/2 until accepting fails, with these responses. Dropping the future closes all connections.
+    pub(crate) async fn respond_with<F>(
+        self,
+        respond: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    ) -> io::Result<()>
+    where
+        F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    {
         let listener = tokio::net::TcpListener::from_std(self.0)?;
+        let mut server = auto::Builder::new(TokioExecutor::new());
+        server.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
+        let mut connections = JoinSet::new();
         loop {
             let (stream, _) = listener.accept().await?;
-            stream.set_nodelay(true)?;
-            let observe = observe.clone();
-            let respond = service_fn(move |request: Request<Incoming>| {
-                observe(request.headers());
-                ready(Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(RESPONSE_BODY)))))
-            });
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), respond));
+            // Failing to set it costs speed only.
+            let _ = stream.set_nodelay(true);
+            let (server, respond) = (server.clone(), respond.clone());
+            let service = service_fn(move |request| respond(request).map(Ok::<_, Infallible>));
+            // An error means that the client has disconnected.
+            connections.spawn(async move { drop(server.serve_connection(TokioIo::new(stream), service).await) });
+            while connections.try_join_next().is_some() {}
         }
     }
 }

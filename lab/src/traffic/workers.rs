@@ -7,14 +7,12 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Running workers.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     is_stopped: Arc<AtomicBool>,
     running: JoinSet<()>,
 }
 
-/// The pace of one worker.
 #[derive(Debug)]
 pub(crate) struct Pace {
     interval: Interval,
@@ -61,7 +59,6 @@ impl Pace {
         self.interval.tick().await;
     }
 
-    /// Whether the workers are stopped.
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::SeqCst)
     }

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::bench::{bench, parse_output};
+use crate::bench::bench;
+use crate::parse_output;
 
 #[test]
 fn every_front_door_is_measured() {

@@ -7,7 +7,8 @@ use std::sync::{Arc, mpsc};
 
 use serde_json::json;
 
-use crate::bench::{bench, parse_output};
+use crate::bench::bench;
+use crate::parse_output;
 
 /// Starts a server that calls `respond` with the head of each request; `false` closes the connection. It ends with the test.
 fn server(respond: impl Fn(&[String], &mut TcpStream) -> bool + Send + Sync + Clone + 'static) -> String {

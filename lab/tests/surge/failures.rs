@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::Command;
 
-use crate::surge::{RunOutput, WorkDir};
+use crate::surge::WorkDir;
 
 #[test]
 fn bad_arguments_are_rejected_before_anything_starts() {
@@ -21,13 +21,9 @@ fn bad_arguments_are_rejected_before_anything_starts() {
         ("--store valkey://:hunter2@h", "error: --store: a Valkey server is written `redis://`, too"),
         ("--report no/such/folder.html", "error: --report no/such/folder.html: "),
     ] {
-        let output = dir.run(line);
-        assert!(
-            output.code == Some(2) && output.out.is_empty() && output.err.contains(expected),
-            "{line}: {}",
-            output.err
-        );
-        assert!(!output.err.contains("hunter2"), "{line}: {}", output.err);
+        let (code, out, err) = dir.run(line);
+        assert!(code == Some(2) && out.is_empty() && err.contains(expected), "{line}: {err}");
+        assert!(!err.contains("hunter2"), "{line}: {err}");
     }
     assert!(dir.names().is_empty(), "{:?}", dir.names());
 }
@@ -35,13 +31,9 @@ fn bad_arguments_are_rejected_before_anything_starts() {
 #[test]
 fn an_unreachable_store_has_the_exit_code_of_store_failures() {
     let dir = WorkDir::new();
-    let output = dir.run("--users 1 --seconds 1 --store redis://:hunter2@127.0.0.1:1");
-    assert_eq!(output.code, Some(3), "{}", output.err);
-    assert!(
-        output.err.contains("error: the store failed: nothing listens") && !output.err.contains("hunter2"),
-        "{}",
-        output.err
-    );
+    let (code, _, err) = dir.run("--users 1 --seconds 1 --store redis://:hunter2@127.0.0.1:1");
+    assert_eq!(code, Some(3), "{err}");
+    assert!(err.contains("error: the store failed: nothing listens") && !err.contains("hunter2"), "{err}");
 }
 
 /// Trap: a server that outlives the program keeps its port and its memory.
@@ -61,11 +53,11 @@ fn a_signal_stops_all_processes_and_leaves_a_partial_report() {
         assert_eq!(children.len(), 1, "the store is the only child process");
         assert!(Command::new("kill").args([signal, &id.to_string()]).status().unwrap().success());
         stderr.read_to_string(&mut log).unwrap();
-        let output = RunOutput::from_process(process.wait_with_output().unwrap());
-        assert_eq!(output.code, Some(2), "{log}");
+        let (code, out, _) = crate::parse_output(process.wait_with_output().unwrap());
+        assert_eq!(code, Some(2), "{log}");
         assert!(log.contains("error: stopped by a signal"), "{log}");
         assert!(!Path::new(&format!("/proc/{}", children[0])).exists(), "the store still runs");
-        let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&out).unwrap();
         assert_eq!(report["stopped"], true);
         assert_eq!(report["phases"].as_array().unwrap().len(), if phase == "phase 1" { 1 } else { 2 });
         let page = std::fs::read_to_string(dir.path("tidegate-surge.html")).unwrap();

@@ -24,12 +24,12 @@ fn open_in_browser(dir: &WorkDir, page: &Path, more: &[&str]) -> (String, String
 #[test]
 fn a_browser_shows_all_plots_and_tables_without_errors() {
     let dir = WorkDir::new();
-    let output = dir.run(
+    let (code, out, err) = dir.run(
         "--users 20 --instances 2 --flood 50 --seconds 2 --seed 41 --report page.html --picture picture.svg --json",
     );
     // A busy machine may miss a goal, and the page is complete then, too.
-    assert!(matches!(output.code, Some(0 | 1)), "{}", output.err);
-    let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    assert!(matches!(code, Some(0 | 1)), "{err}");
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
     let page = dir.path("page.html");
 
     let (dom, log) = open_in_browser(&dir, &page, &["--dump-dom"]);

@@ -7,8 +7,8 @@ use crate::surge::WorkDir;
 #[test]
 fn a_run_has_four_phases_and_shared_limits_are_exact() {
     let dir = WorkDir::new();
-    let output = dir.run("--users 30 --instances 3 --flood 60 --seconds 2 --seed 7 --json");
-    let report: Value = serde_json::from_str(&output.out).unwrap();
+    let (code, out, err) = dir.run("--users 30 --instances 3 --flood 60 --seconds 2 --seed 7 --json");
+    let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&report["seed"], &report["users"], &report["instances"]), (&json!(7), &json!(30), &json!(3)));
     assert_eq!(report["command"], "tidegate-lab surge --users 30 --instances 3 --flood 60 --seconds 2 --seed 7");
     assert!(report["store"].as_str().unwrap().ends_with(", started for this run"), "{}", report["store"]);
@@ -34,8 +34,8 @@ fn a_run_has_four_phases_and_shared_limits_are_exact() {
     }
     let store_answered = phases.iter().all(|phase| phase["undecided"] == 0);
     let missed = report["aims"].as_array().unwrap().iter().any(|goal| goal["reached"] == false);
-    assert_eq!(output.code, Some(i32::from(missed)), "{}", output.err);
-    assert!(!missed || !store_answered, "{}", output.err);
+    assert_eq!(code, Some(i32::from(missed)), "{err}");
+    assert!(!missed || !store_answered, "{err}");
     let goals = report["aims"].as_array().unwrap();
     let times = goals.iter().filter(|goal| goal["not_judged"].as_str().is_some_and(|it| it.contains("times")));
     assert_eq!((goals.len(), times.count()), (9, 5), "a short run judges no times: {goals:?}");
@@ -80,23 +80,15 @@ fn assert_complete(phase: &Value) {
 fn without_a_redis_server_one_gateway_runs_with_a_warning() {
     let dir = WorkDir::new();
     let mut surge = dir.surge("--users 5 --flood 50 --seconds 1");
-    let output = crate::surge::RunOutput::from_process(surge.env("PATH", dir.path("nowhere")).output().unwrap());
-    assert_eq!(output.code, Some(0), "{}", output.err);
-    assert!(
-        output.err.contains("neither redis-server nor valkey-server") && output.err.contains("ONE gateway"),
-        "{}",
-        output.err
-    );
+    let (code, out, err) = crate::parse_output(surge.env("PATH", dir.path("nowhere")).output().unwrap());
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("neither redis-server nor valkey-server") && err.contains("ONE gateway"), "{err}");
     let tables =
         ["Phase 1: no limits\n", "Phase 4: shared", "\nBefore and after\n", "\nWithout limits, ", "rides/request"];
     for text in tables {
-        assert!(output.out.contains(text), "{text}: {}", output.out);
+        assert!(out.contains(text), "{text}: {out}");
     }
-    assert!(output.out.contains("✓ reached     phase 3: no subject gets more"), "{}", output.out);
-    assert!(!output.out.contains('\x1b') && !output.err.contains('\r'), "colors and progress are for terminals only");
-    assert!(
-        output.err.contains("\n   1 of 1 s   served ") && output.err.ends_with("report: tidegate-surge.html\n"),
-        "{}",
-        output.err
-    );
+    assert!(out.contains("✓ reached     phase 3: no subject gets more"), "{out}");
+    assert!(!out.contains('\x1b') && !err.contains('\r'), "colors and progress are for terminals only");
+    assert!(err.contains("\n   1 of 1 s   served ") && err.ends_with("report: tidegate-surge.html\n"), "{err}");
 }

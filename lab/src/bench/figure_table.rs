@@ -1,20 +1,16 @@
 //! `FigureTable`: rows of figures and the ratios between them, as text or JSON.
 
 use serde_json::{Map, Value, json};
-use tidegate_server::command::Output;
+use tidegate_server::command::{Output, Style};
 
-use super::super::measurement::print_lines;
 use crate::table::Table;
 
-/// A column: its title, and the decimals of its numbers.
-pub(super) type FigureColumn = (&'static str, usize);
-
-/// Rows of figures, and ratios.
 pub(super) struct FigureTable {
     pub(super) title: String,
-    pub(super) columns: Vec<FigureColumn>,
+    /// Titles, and the decimals of the numbers.
+    pub(super) columns: Vec<(&'static str, usize)>,
     /// A name, and a number for each column.
-    pub(super) rows: Vec<(String, Vec<f64>)>,
+    pub(super) rows: Vec<(&'static str, Vec<f64>)>,
     /// What is divided by what.
     pub(super) ratios: Vec<(String, f64)>,
 }
@@ -26,18 +22,19 @@ impl FigureTable {
             let decimals = self.columns.iter().map(|(_, decimals)| *decimals);
             table.figures(name, numbers.iter().copied().zip(decimals));
         }
-        output.line(table.title());
-        print_lines(&table, output);
+        output.line(&self.title);
+        for (index, line) in table.lines().into_iter().enumerate() {
+            output.line(if index == 0 { output.styled(Style::Bold, line) } else { line });
+        }
         for (name, ratio) in &self.ratios {
             output.line(format_args!("{ratio:.2}  {name}"));
         }
     }
 
     pub(super) fn json(&self) -> Value {
-        let row = |(name, numbers): &(String, Vec<f64>)| {
-            let numbers =
-                self.columns.iter().zip(numbers).map(|((title, _), number)| ((*title).to_owned(), json!(number)));
-            json!({ "name": name, "figures": numbers.collect::<Map<_, _>>() })
+        let row = |(name, numbers): &(&str, Vec<f64>)| {
+            let titles = self.columns.iter().map(|(title, _)| (*title).to_owned());
+            json!({ "name": name, "figures": titles.zip(numbers.iter().map(|number| json!(number))).collect::<Map<_, _>>() })
         };
         let ratio = |(name, ratio): &(String, f64)| json!({ "of": name, "ratio": ratio });
         json!({
