@@ -83,6 +83,14 @@ mod tests {
     #[test]
     fn dates_match_the_calendar() {
         let at = |seconds: u64| format_date(Timestamp::from_micros(seconds * 1_000_000));
-        assert_eq!((at(0), at(1_700_000_000)), ("1970-01-01 00:00 UTC".to_owned(), "2023-11-14 22:13 UTC".to_owned()));
+        for (seconds, date) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (1_700_000_000, "2023-11-14 22:13 UTC"),
+            (1_798_761_600, "2027-01-01 00:00 UTC"),
+        ] {
+            assert_eq!(at(seconds), date);
+        }
     }
 }

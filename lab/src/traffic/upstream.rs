@@ -44,7 +44,7 @@ impl Upstream {
         .await
     }
 
-    /// Serves HTTP/1.1 and HTTP/2 until accepting fails, with these responses. Dropping the future closes all connections.
+    /// Serves HTTP/1.1 and HTTP/2 with these responses. Dropping the future closes all connections.
     pub(crate) async fn respond_with<F>(
         self,
         respond: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
@@ -57,7 +57,8 @@ impl Upstream {
         server.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
         let mut connections = JoinSet::new();
         loop {
-            let (stream, _) = listener.accept().await?;
+            // Accepting fails only if the system runs out of something; the clients then report errors.
+            let Ok((stream, _)) = listener.accept().await else { continue };
             // Failing to set it costs speed only.
             let _ = stream.set_nodelay(true);
             let (server, respond) = (server.clone(), respond.clone());
