@@ -66,7 +66,8 @@ const AFTER_HEADER: &str = "x-tidegate-after";
 impl AdminArgs {
     /// The client of the server that the flags name.
     pub(crate) fn client(&self) -> Result<AdminClient, Failure> {
-        let token = read_token("--admin-token", self.admin_token_file.as_ref(), self.admin_token.as_deref())?;
+        let token = read_token("--admin-token", self.admin_token_file.as_ref(), self.admin_token.as_deref());
+        let token = token.map_err(Failure::Usage)?;
         let authorization = token.map(|token| HeaderValue::try_from(format!("Bearer {token}"))).transpose();
         let mut authorization = authorization.map_err(|_| Failure::usage("--admin-token: this cannot be sent"))?;
         if let Some(value) = &mut authorization {
@@ -153,8 +154,12 @@ impl Answer {
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Host and port of `http://HOST:PORT` or `HOST:PORT`.
+/// Host and port of `http://HOST:PORT` or `HOST:PORT`; of this machine for `PORT` and `:PORT`, which `--admin` of a server takes.
 fn authority(url: &str) -> Result<String, Failure> {
+    let port = url.strip_prefix(':').unwrap_or(url).parse::<u16>();
+    if let Ok(port) = port {
+        return Ok(format!("127.0.0.1:{port}"));
+    }
     let refused = |why: &str| Failure::usage(format!("--admin: {why}; write a URL such as http://127.0.0.1:8082"));
     let uri: Uri = url.trim_end_matches('/').parse().map_err(|_| refused("this is not a URL"))?;
     if uri.scheme_str() == Some("https") {
@@ -187,6 +192,9 @@ mod tests {
         for (url, expected) in [
             ("http://127.0.0.1:8082", "127.0.0.1:8082"),
             ("http://127.0.0.1:8082/", "127.0.0.1:8082"),
+            ("8083", "127.0.0.1:8083"),
+            (":8083", "127.0.0.1:8083"),
+            ("localhost:8083", "localhost:8083"),
             ("127.0.0.1:9", "127.0.0.1:9"),
             ("[::1]:9", "[::1]:9"),
             ("http://tidegate", "tidegate:8082"),

@@ -28,7 +28,7 @@ pub(crate) fn parse(arguments: &[OsString], output: &mut Output<'_>) -> Result<C
         Err(error) => error,
     };
     output.set_color(color_choice(arguments));
-    Err(match private_message(&error) {
+    Err(match private_message(&error, arguments) {
         Some(message) => {
             let exit = output.report_failure(&Failure::usage(message));
             output.finish(exit)
@@ -64,7 +64,7 @@ fn color_choice(arguments: &[OsString]) -> ColorChoice {
 
 /// A message for errors in which clap would repeat a value; most often it is the second word of a value without quotes, as
 /// in `-H x-api-key: k1`.
-fn private_message(error: &clap::Error) -> Option<String> {
+fn private_message(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
@@ -75,6 +75,11 @@ fn private_message(error: &clap::Error) -> Option<String> {
         }
         ErrorKind::ValueValidation => {
             let flag = text(ContextKind::InvalidArg).unwrap_or("a flag");
+            let mut command = Cli::command();
+            // Without it, flags have no names for messages.
+            command.build();
+            let variable = variable(&command, flag, arguments).map(|name| format!("the variable {name}"));
+            let flag = variable.as_deref().unwrap_or(flag);
             let reason = std::error::Error::source(error).map_or_else(String::new, |reason| format!(": {reason}"));
             format!("{flag} does not take this value{reason}")
         }
@@ -88,6 +93,21 @@ fn private_message(error: &clap::Error) -> Option<String> {
         _ => String::new(),
     };
     Some(format!("{message}{usage}\n\nFor more information, try '--help'."))
+}
+
+/// The environment variable that a value came from: that of the flag, if the arguments do not have the flag.
+fn variable(command: &Command, flag: &str, arguments: &[OsString]) -> Option<String> {
+    let is_given = |name: &str| {
+        let words = arguments.iter().filter_map(|word| word.to_str()).take_while(|word| *word != "--");
+        words.filter_map(|word| word.strip_prefix("--")).any(|word| word.split('=').next() == Some(name))
+    };
+    let of_flag = command.get_arguments().find(|argument| argument.to_string() == flag);
+    let name =
+        of_flag.filter(|argument| !argument.get_long().is_some_and(is_given)).and_then(|argument| argument.get_env());
+    match name.filter(|name| std::env::var_os(name).is_some()) {
+        Some(name) => Some(name.to_string_lossy().into_owned()),
+        None => command.get_subcommands().find_map(|command| variable(command, flag, arguments)),
+    }
 }
 
 #[cfg(test)]
@@ -128,7 +148,10 @@ mod tests {
                  Usage: tidegate check ",
             ),
             ("check --rules r.yaml --json=hunter2", "--json takes no value\n\n"),
-            ("serve --http hunter2", "--http <ADDR> does not take this value: invalid socket address syntax"),
+            (
+                "serve --http hunter2",
+                "--http <ADDR> does not take this value: write an IP address and a port, such as 127.0.0.1:8080",
+            ),
             ("serve --upstream http://user:hunter2<@h", "--upstream <URL> does not take this value: "),
         ] {
             let (exit, out, err) = run_on_terminal(&format!("tidegate --color never {line}"));

@@ -121,6 +121,8 @@ fn is_flag(argument: &Arg, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::CommandFactory;
 
     use super::*;
@@ -149,7 +151,10 @@ mod tests {
         assert!(help.contains("--store <URL>") && !help.contains("hunter2"), "{help}");
         let matches = commands.try_get_matches_from(["tidegate", "serve"]).unwrap();
         let serve = matches.subcommand_matches("serve").unwrap();
-        assert_eq!((serve.get_flag("envoy_strict"), serve.get_one::<u64>("drain")), (true, Some(&7)));
+        assert_eq!(
+            (serve.get_flag("envoy_strict"), serve.get_one::<Duration>("drain")),
+            (true, Some(&Duration::from_secs(7)))
+        );
         assert_eq!(serve.get_one::<String>("store").unwrap(), "redis://:hunter2@h");
     }
 }

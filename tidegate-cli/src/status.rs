@@ -88,7 +88,8 @@ fn is_ledger_well(status: &Value) -> bool {
 
 /// The parts whose last change could not be loaded, and why.
 fn problems(status: &Value) -> Vec<(&'static str, &str)> {
-    let parts = [("rules", "rules"), ("envoy", "Envoy configuration"), ("tls", "certificates")];
+    let parts =
+        [("rules", "rules"), ("envoy", "Envoy configuration"), ("tls", "certificates"), ("tokens", "admin tokens")];
     parts.into_iter().filter_map(|(name, title)| Some((title, status[name]["refused"].as_str()?))).collect()
 }
 

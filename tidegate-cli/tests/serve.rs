@@ -18,6 +18,7 @@ mod logging;
 mod memory;
 mod metrics;
 mod prove;
+mod reload;
 mod tls;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -57,6 +57,8 @@ mod compile;
 mod lint;
 mod rule_file;
 pub use rule_file::RuleFile;
+mod rule_changes;
+pub use rule_changes::RuleChanges;
 mod rule_subjects;
 pub use rule_subjects::SubjectStatus;
 mod client_addresses;

@@ -9,6 +9,7 @@ use crate::compile::{self, CompiledFile, CompiledRule};
 use crate::problem::{Problem, Report};
 use crate::read::Spanned;
 use crate::request_matcher::RequestMatcher;
+use crate::rule_changes::ContentHashes;
 use crate::source_file::SourceFile;
 use crate::{lint, read, schema_types};
 
@@ -39,6 +40,7 @@ pub struct RuleFile {
     pub(crate) compiled: Arc<Vec<CompiledRule>>,
     /// The line number of each exemption.
     pub(crate) exempt_lines: Vec<usize>,
+    pub(crate) hashes: ContentHashes,
     rules: RuleSet,
     report: Report,
 }
@@ -67,6 +69,7 @@ impl RuleFile {
         let mut problems = Vec::new();
         // Rules are decoded one by one, so that an error in one rule does not repeat the work for all of them.
         let rules = root.take_list("rules");
+        let hashes = ContentHashes::new(&rules, &root);
         let Some(mut file) = read::decode::<schema_types::RuleFileSpec>(root, &mut problems) else {
             return Err(Report::new(source, problems));
         };
@@ -83,10 +86,15 @@ impl RuleFile {
         file.lost_rules = file.rules.len() < rule_count;
         let compiled = compile::compile(&file, &mut problems);
         lint::lint(&compiled, &mut problems);
-        Self::finish(source, compiled, problems)
+        Self::finish(source, compiled, hashes, problems)
     }
 
-    fn finish(source: &SourceFile, compiled: CompiledFile, mut problems: Vec<Problem>) -> Result<Self, Report> {
+    fn finish(
+        source: &SourceFile,
+        compiled: CompiledFile,
+        hashes: ContentHashes,
+        mut problems: Vec<Problem>,
+    ) -> Result<Self, Report> {
         let CompiledFile { matcher, rules: compiled, header_policy, escaped_slashes, exempt, .. } = compiled;
         let exempt_lines = exempt.iter().map(|span| source.position(span.start).0).collect();
         let matcher = Arc::new(matcher);
@@ -107,7 +115,7 @@ impl RuleFile {
         let report = Report::new(source, problems);
         match rules {
             Ok(rules) if !report.has_errors() => {
-                Ok(Self { matcher, compiled: Arc::new(compiled), exempt_lines, rules, report })
+                Ok(Self { matcher, compiled: Arc::new(compiled), exempt_lines, hashes, rules, report })
             }
             _ => Err(report),
         }

@@ -52,15 +52,21 @@ mod forward_auth;
 mod grpc;
 mod health;
 mod json_body;
+mod json_problem;
 mod large_bodies;
 mod openapi;
 mod request_limits;
 mod reservations;
+mod unknown_calls;
 
 mod reload;
+use reload::ReloadableFiles;
 pub use reload::stopped as stop_signal;
+mod file_writers;
+mod flag_values;
+mod watched_files;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,7 +75,7 @@ use tidegate_tower::LimitLayer;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use self::admin::DoorAddresses;
+use self::admin::{AdminAccess, DoorAddresses};
 use self::browser_guard::BrowserGuard;
 use self::request_limits::CallTimeouts;
 use crate::exit::Exit;
@@ -88,6 +94,7 @@ pub struct Server {
     admin: SocketAddr,
     gateway: Option<SocketAddr>,
     engine: Arc<Engine>,
+    access: Arc<AdminAccess>,
     stop: watch::Sender<bool>,
     front_doors: JoinSet<bool>,
 }
@@ -113,10 +120,11 @@ pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failu
         .build();
     let runtime = runtime.map_err(|error| Failure::usage(format!("no runtime can be started: {error}")))?;
     runtime.block_on(async {
-        let server = Server::start(arguments).await?;
         let failed = |error: std::io::Error| Failure::usage(format!("signals cannot be received: {error}"));
+        let files = ReloadableFiles::new(arguments).map_err(failed)?;
+        let server = Server::start(arguments).await?;
         let stopped = reload::stopped().map_err(failed)?;
-        let reloading = reload::watch(&server.engine).map_err(failed)?;
+        let reloading = files.watch(&server.engine, &server.access);
         // Warnings are printed before the start page.
         log.flush();
         start_page::print(&server, output);
@@ -170,7 +178,7 @@ impl Server {
         let (admin, admin_listener) = listen("--admin", arguments.admin, None, &listeners.admin).await?;
         let admin_listener = admin_listener.with_limits(arguments.limits(plan.admin_connections));
         let (stop, stopping) = watch::channel(false);
-        let (timeout, mut front_doors) = (Duration::from_secs(arguments.request_timeout), JoinSet::new());
+        let (timeout, mut front_doors) = (arguments.request_timeout, JoinSet::new());
         let api = api::router(Arc::clone(&engine), BrowserGuard::new(http), stopping.clone());
         let waiting = Some((api::ACQUIRE_PATH, engine.max_wait()));
         let api = request_limits::http(api, CallTimeouts { call: timeout, waiting }, &listeners.http);
@@ -198,7 +206,7 @@ impl Server {
         front_doors.spawn(serve(admin_listener, admin_pages, stopping));
         // Last, so that an error in the flags stands alone.
         plan.log();
-        Ok(Self { http, grpc, admin, gateway, engine, stop, front_doors })
+        Ok(Self { http, grpc, admin, gateway, engine, access, stop, front_doors })
     }
 
     /// Address of the check API.
@@ -249,7 +257,14 @@ async fn wait_for_releases(engine: &Engine) {
 
 async fn listen(flag: &str, address: SocketAddr) -> Result<(SocketAddr, Listener), Failure> {
     let failed = |error: std::io::Error| Failure::usage(format!("{flag} {address}: {error}; choose another address"));
-    let listener = Listener::bind(address).await.map_err(failed)?;
+    let listener = match Listener::bind(address).await {
+        // `:8080` means every address also on a machine without IPv6.
+        Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED => {
+            Listener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()))).await
+        }
+        bound => bound,
+    };
+    let listener = listener.map_err(failed)?;
     Ok((listener.address().map_err(failed)?, listener))
 }
 

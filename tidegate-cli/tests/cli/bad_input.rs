@@ -110,3 +110,32 @@ fn a_result_that_cannot_be_written_is_an_error() {
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.starts_with("error: cannot write the result: "), "{error}");
 }
+
+#[test]
+fn a_wrong_variable_is_blamed_by_its_name_and_a_wrong_flag_by_its_own() {
+    let shell = Shell::new();
+    let error = |flags: &[&str], name: &str, value: &str| {
+        let output = shell.command().arg("serve").args(flags).env(name, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for (flags, name, value, expected) in [
+        (
+            &[][..],
+            "TIDEGATE_DRAIN",
+            "hunter2",
+            "error: the variable TIDEGATE_DRAIN does not take this value: write a duration ",
+        ),
+        (&[], "TIDEGATE_HTTP", "hunter2", "error: the variable TIDEGATE_HTTP does not take this value: "),
+        (
+            &["--drain", "hunter2"],
+            "TIDEGATE_DRAIN",
+            "10s",
+            "error: --drain <DURATION> does not take this value: write ",
+        ),
+        (&["--drain=hunter2"], "TIDEGATE_DRAIN", "10s", "error: --drain <DURATION> does not take this value: write "),
+    ] {
+        let error = error(flags, name, value);
+        assert!(error.starts_with(expected) && !error.contains("hunter2"), "{name} {flags:?}: {error}");
+    }
+}

@@ -44,7 +44,8 @@ fn all_problems_are_reported_with_their_position_and_without_values() {
         (
             "rulse: rules.yaml\nhttp: hunter2\ndrain: [1]\nenvoy-strict: hunter2\ngrpc:\n",
             "tidegate.yaml:1:1: unknown flag --rulse; did you mean `rules`?\n\
-             tidegate.yaml:2:7: --http does not take this value: invalid socket address syntax\n\
+             tidegate.yaml:2:7: --http does not take this value: write an IP address and a port, such as 127.0.0.1:8080; 8080 or \
+             localhost:8080 for this machine alone; or :8080 for every address\n\
              tidegate.yaml:3:8: --drain takes a single value, not a list\n\
              tidegate.yaml:4:15: --envoy-strict must be true or false\n",
         ),

@@ -1,6 +1,6 @@
 //! The check API.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::serve::{Running, ask};
 
@@ -150,8 +150,12 @@ fn a_bad_request_names_the_place_and_quotes_no_value() {
     for (body, message) in [
         ("", "line 1, column 0: the JSON ends too early"),
         ("{\"path\":\n hunter2}", "line 2, column 2: this is not JSON"),
-        (r#"{"hunter2":1}"#, "line 1, column 10: a field is unknown or has the wrong type; see /openapi.json"),
-        (r#"{"cost":-1}"#, "line 1, column 11: a field is unknown or has the wrong type; see /openapi.json"),
+        (
+            r#"{"hunter2":1}"#,
+            "line 1, column 10: unknown field `hunter2`; valid are `method`, `path`, `host`, `headers`, `ip`, `tenant`, `action`, `attributes`, `body`, `size`, `cost`, `peek`, `receipt`, `max_wait_ms`, `idempotency_key`",
+        ),
+        (r#"{"cost":-1}"#, "line 1, column 11: `cost`: expected a whole number below 2^53, found a number"),
+        (r#"{"cost":"hunter2"}"#, "line 1, column 17: `cost`: expected a number, found text"),
     ] {
         let (status, response) = server.post("/v1/check", body);
         assert_eq!((status, response["message"].as_str().unwrap()), (400, message), "{body}");
@@ -161,6 +165,31 @@ fn a_bad_request_names_the_place_and_quotes_no_value() {
     let (status, _) = server.post("/v1/check/batch", &format!(r#"{{"checks":[{}]}}"#, vec!["{}"; 101].join(",")));
     assert_eq!(status, 400);
     assert_eq!(ask(&server.http, "GET", "/v1/check", "").0, 405);
+}
+
+#[test]
+fn an_unknown_path_or_method_names_the_right_one() {
+    let server = Running::start(&[]);
+    for (address, method, path, status, message) in [
+        (&server.http, "GET", "/v1/check", 405, "This path is for POST, not for GET."),
+        (&server.http, "POST", "/v1/leases/a", 405, "This path is for PUT or DELETE, not for POST."),
+        (&server.admin, "DELETE", "/v1/usage", 405, "This path is for GET or POST, not for DELETE."),
+        (
+            &server.http,
+            "POST",
+            "/v1/chek",
+            404,
+            "There is no such path; did you mean `/v1/check`? GET /openapi.json describes all.",
+        ),
+        (&server.http, "GET", "/nothing", 404, "There is no such path; GET /openapi.json describes all."),
+        (&server.http, "GET", "/metrics", 404, "This path is at another address: the admin address (--admin)."),
+        (&server.admin, "POST", "/v1/check", 404, "This path is at another address: that of the check API (--http)."),
+        (&server.admin, "GET", "/v1/statu", 404, "There is no such path; did you mean `/v1/status`? GET / lists all."),
+    ] {
+        let (found, body) = ask(address, method, path, "");
+        let body: Value = serde_json::from_str(&body).unwrap_or_default();
+        assert_eq!((found, &body["message"]), (status, &json!(message)), "{method} {path}");
+    }
 }
 
 #[test]

@@ -1,62 +1,9 @@
-//! The life of a server: changed rules, wrong files, signals.
+//! The start and the end of a server.
 
 use std::fs;
 use std::process::Command;
 
-use serde_json::{Value, json};
-
 use crate::serve::{Running, ask};
-
-fn rules(capacity: u32) -> String {
-    format!(
-        "version: 1\nrules:\n- {{ id: all, per: [], token_bucket: {{ capacity: {capacity}, refill: 1/h }}, on_failure: share }}\n"
-    )
-}
-
-fn ready(server: &Running) -> Value {
-    let (status, body) = ask(&server.http, "GET", "/readyz", "");
-    assert_eq!(status, 200);
-    serde_json::from_str(&body).unwrap()
-}
-
-#[test]
-fn a_changed_rule_file_is_loaded_and_one_with_errors_is_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("rules.yaml");
-    fs::write(&path, rules(1)).unwrap();
-    let mut server = Running::with_rules(&path);
-    assert_eq!(
-        (server.check("{}")["allowed"].clone(), server.check("{}")["allowed"].clone()),
-        (json!(true), json!(false))
-    );
-
-    fs::write(folder.path().join("new"), rules(2)).unwrap();
-    fs::rename(folder.path().join("new"), &path).unwrap();
-    server.wait_for_log("rules reloaded");
-    assert_eq!(
-        server.check("{}")["allowed"],
-        json!(true),
-        "raising a limit helps at once, and what was spent stays spent"
-    );
-    assert_eq!(server.check("{}")["allowed"], json!(false));
-
-    let version = ready(&server)["rules"]["version"].clone();
-    fs::write(folder.path().join("new"), rules(3).replace("capacity", "capacty")).unwrap();
-    fs::rename(folder.path().join("new"), &path).unwrap();
-    server.wait_for_log("rules not reloaded");
-    let ready = ready(&server);
-    assert_eq!(ready["rules"]["version"], version);
-    assert!(ready["rules"]["refused"].as_str().unwrap().contains("did you mean `capacity`?"));
-    assert_eq!(server.check("{}")["limit"], json!(2));
-}
-
-#[test]
-fn a_hangup_signal_reloads_the_rules() {
-    let mut server = Running::start(&[]);
-    server.signal("HUP");
-    server.wait_for_log("rules reloaded version=2");
-    assert_eq!(ready(&server)["rules"]["version"], json!(2));
-}
 
 #[test]
 fn a_signal_stops_the_server() {

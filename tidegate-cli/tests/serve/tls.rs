@@ -154,7 +154,7 @@ fn changed_certificates_are_loaded_and_broken_ones_are_not() {
     let (_, second) = exchange(&server.http, &authority, None, REQUEST).unwrap();
     assert_eq!((&second == next.certificate.der(), second == first), (true, false));
     fs::write(folder.path().join("cert.pem"), "hunter2").unwrap();
-    let line = server.wait_for_log("certificates not reloaded, the old ones stay: ");
+    let line = server.wait_for_log("certificates not reloaded, the old version stays: ");
     assert!(line.contains("cert.pem: ") && !line.contains("hunter2"), "{line}");
     assert_eq!(exchange(&server.http, &authority, None, REQUEST).unwrap().1, second);
     assert!(exchange(&server.grpc, &authority, None, HTTP2).is_ok());

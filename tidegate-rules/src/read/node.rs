@@ -1,5 +1,6 @@
 //! `Node`: a YAML value with its position.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
 /// A YAML value.
@@ -50,8 +51,17 @@ impl Node {
 
     /// The key node of a field.
     pub(crate) fn key(&self, name: &str) -> Option<&Self> {
-        let NodeKind::Map(entries) = &self.kind else { return None };
-        entries.iter().map(|(key, _)| key).find(|key| key.text() == Some(name))
+        self.entries().iter().map(|(key, _)| key).find(|key| key.text() == Some(name))
+    }
+
+    /// The fields of a map.
+    pub(crate) fn entries(&self) -> &[(Self, Self)] {
+        if let NodeKind::Map(entries) = &self.kind { entries } else { &[] }
+    }
+
+    /// The value of a field.
+    pub(crate) fn value(&self, name: &str) -> Option<&Self> {
+        self.entries().iter().find(|(key, _)| key.text() == Some(name)).map(|(_, value)| value)
     }
 
     /// Removes the items of the list in a field, and leaves it empty.
@@ -62,6 +72,25 @@ impl Node {
             Some(NodeKind::List(items)) => std::mem::take(items),
             _ => Vec::new(),
         }
+    }
+
+    /// A hash of the content, without positions and without the order of fields.
+    pub(crate) fn content_hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        std::mem::discriminant(&self.kind).hash(&mut hasher);
+        match &self.kind {
+            NodeKind::List(items) => items.iter().for_each(|item| item.content_hash().hash(&mut hasher)),
+            NodeKind::Map(entries) => {
+                let entry_hash = |(key, value): &(Self, Self)| {
+                    let mut hasher = DefaultHasher::new();
+                    (key.content_hash(), value.content_hash()).hash(&mut hasher);
+                    hasher.finish()
+                };
+                entries.iter().map(entry_hash).fold(0, u64::wrapping_add).hash(&mut hasher);
+            }
+            _ => self.text().hash(&mut hasher),
+        }
+        hasher.finish()
     }
 
     /// The name of its type, for messages.

@@ -201,7 +201,7 @@ where
 /// The response to a request with two body lengths.
 fn ambiguous_response<B>() -> Response<TrackedBody<B>> {
     const BODY: &[u8] =
-        br#"{"error":"bad_request","message":"The request has both a Content-Length and a Transfer-Encoding."}"#;
+        br#"{"error":"bad_request","message":"The request has a Content-Length beside a Transfer-Encoding, or one with a zero in front."}"#;
     let mut response = Response::new(TrackedBody::Local(Full::from(BODY)));
     *response.status_mut() = StatusCode::BAD_REQUEST;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -1,9 +1,9 @@
-//! `SmugglingGuard`: finds requests with both a `Content-Length` and a `Transfer-Encoding` in the bytes of an HTTP/1.1
-//! connection. Pure.
+//! `SmugglingGuard`: finds requests with both a `Content-Length` and a `Transfer-Encoding`, or with a length such as `010`, in the bytes
+//! of an HTTP/1.1 connection. Pure.
 //!
-//! hyper reads such a request as chunked, as RFC 9112 allows, and drops the length, so that the service cannot see it. A proxy
-//! in front may have used the length instead (request smuggling), so the request is rejected. The guard skips bodies the way
-//! hyper measures them; after a body that it cannot measure for certain, it rejects the next request too.
+//! hyper reads the body of a request with both as chunked, as RFC 9112 allows, and drops the length, so that the service cannot see it. A
+//! proxy in front may have used the length instead (request smuggling), or have read `010` as eight, so the request is rejected. The
+//! guard skips bodies the way hyper measures them; after a body that it cannot measure for certain, it rejects the next request too.
 
 /// Bytes of a line that are kept: enough for a header name with a length, or for a chunk size.
 const MAX_LINE_BYTES: usize = 64;
@@ -18,9 +18,17 @@ pub(super) struct SmugglingGuard {
     /// Whether the head has a line; empty lines before it do not count.
     has_head_line: bool,
     is_chunked: bool,
-    content_length: Option<u64>,
+    content_length: Option<ContentLength>,
     /// Number of complete heads.
     head_count: u64,
+}
+
+/// The value of a `Content-Length`.
+#[derive(Debug)]
+enum ContentLength {
+    Bytes(u64),
+    /// Such as `010`.
+    LeadingZero,
 }
 
 #[derive(Debug, Default)]
@@ -41,7 +49,7 @@ enum ParserState {
 #[derive(Debug, PartialEq, Eq)]
 enum LineResult {
     Harmless,
-    /// The head that this line ends has two body lengths.
+    /// The head that this line ends has two body lengths, or one that servers read differently.
     Ambiguous,
     /// The start of the next head is not certain.
     Unmeasurable,
@@ -132,10 +140,12 @@ impl SmugglingGuard {
             self.is_chunked = true;
         } else if name.eq_ignore_ascii_case(b"content-length") {
             let content_length = str::from_utf8(value).ok().and_then(|value| value.parse().ok());
-            let Some(content_length) = content_length.filter(|_| !is_truncated) else {
+            let Some(bytes) = content_length.filter(|_| !is_truncated) else {
                 return LineResult::Unmeasurable;
             };
-            self.content_length = Some(content_length);
+            let has_leading_zero = value.len() > 1 && value.starts_with(b"0");
+            self.content_length =
+                Some(if has_leading_zero { ContentLength::LeadingZero } else { ContentLength::Bytes(bytes) });
         }
         LineResult::Harmless
     }
@@ -145,9 +155,9 @@ impl SmugglingGuard {
         self.has_head_line = false;
         let (is_chunked, content_length) = (std::mem::take(&mut self.is_chunked), self.content_length.take());
         self.state = match (is_chunked, content_length) {
-            (true, Some(_)) => return LineResult::Ambiguous,
+            (true, Some(_)) | (false, Some(ContentLength::LeadingZero)) => return LineResult::Ambiguous,
             (true, None) => ParserState::ChunkSize,
-            (false, Some(content_length)) if content_length > 0 => ParserState::Body(content_length),
+            (false, Some(ContentLength::Bytes(bytes))) if bytes > 0 => ParserState::Body(bytes),
             (false, _) => ParserState::Head,
         };
         LineResult::Harmless
@@ -172,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_both_lengths_is_found_at_any_position() {
+    fn a_request_with_two_readings_of_its_length_is_found_at_any_position() {
         let get = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         let post = "POST / HTTP/1.1\r\ncontent-length: 12\r\n\r\na: b\r\n\r\nc: d";
         let chunked = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n6;x=y\r\n\r\n\r\n\r\n\r\nA\r\n0123456789\r\n0\r\nx-sum: 1\r\n\r\n";
@@ -182,6 +192,11 @@ mod tests {
         let long_line = format!("GET / HTTP/1.1\r\nx-long: {}\r\n\r\n", "x: y".repeat(1000));
         assert_eq!(find_ambiguous(&format!("{long_line}{BOTH}")), Some(2));
         assert_eq!(find_ambiguous(&BOTH.replace("\r\n", "\n")), Some(1));
+        for length in ["05", "00", "010"] {
+            assert_eq!(find_ambiguous(&BOTH.replace(": 5", &format!(": {length}"))), Some(1));
+            let alone = format!("{get}POST / HTTP/1.1\r\ncontent-length: {length}\r\n\r\nhello");
+            assert_eq!(find_ambiguous(&alone), Some(2), "{length}");
+        }
         let reversed = "POST / HTTP/1.1\r\nTRANSFER-ENCODING:gzip\r\ncontent-length:5\r\n\r\n";
         assert_eq!(find_ambiguous(reversed), Some(1));
     }

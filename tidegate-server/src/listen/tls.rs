@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
@@ -32,8 +32,6 @@ pub struct TlsFiles {
 pub struct Tls {
     files: TlsFiles,
     current: Arc<RwLock<Arc<ServerConfig>>>,
-    /// The contents of the files at the last look, valid or not.
-    last_contents: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
 }
 
 /// Certificate files that cannot be used.
@@ -47,27 +45,17 @@ impl Tls {
     /// Reads the files.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let server_config = Arc::new(server_config(&files)?);
-        let last_contents = Arc::new(Mutex::new(files.contents()));
-        Ok(Self { files, current: Arc::new(RwLock::new(server_config)), last_contents })
+        Ok(Self { files, current: Arc::new(RwLock::new(server_config)) })
     }
 
-    /// Whether a file has changed since the last call, or since the first load.
-    pub fn is_changed(&self) -> bool {
-        let mut last_contents = self.last_contents.lock().unwrap_or_else(PoisonError::into_inner);
-        let previous = std::mem::replace(&mut *last_contents, self.files.contents());
-        previous != *last_contents
+    /// Reads the files again.
+    pub fn read(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        server_config(&self.files).map(Arc::new)
     }
 
-    /// Reads the files again and uses them for new connections. On an error, the current certificate stays in use.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        let server_config = Arc::new(server_config(&self.files)?);
+    /// Uses this for new connections.
+    pub fn replace(&self, server_config: Arc<ServerConfig>) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = server_config;
-        Ok(())
-    }
-
-    /// The files it reads.
-    pub const fn files(&self) -> &TlsFiles {
-        &self.files
     }
 
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
@@ -87,10 +75,6 @@ impl TlsFiles {
     pub fn with_client_ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.client_ca = Some(file.into());
         self
-    }
-
-    fn contents(&self) -> Vec<Option<Vec<u8>>> {
-        [&self.certificate, &self.key].into_iter().chain(&self.client_ca).map(|file| std::fs::read(file).ok()).collect()
     }
 }
 

@@ -24,6 +24,7 @@ use http::header::CONTENT_TYPE;
 use super::browser_guard::BrowserGuard;
 use super::engine::Engine;
 use super::metrics_format::MetricsFormat;
+use super::unknown_calls::{CallAddress, answer_unknown_paths, answer_wrong_methods};
 use super::{health, lease_collector, ledger_collector};
 
 /// The index page.
@@ -59,7 +60,8 @@ pub(crate) fn router(engine: Arc<Engine>, doors: DoorAddresses, access: &Arc<Adm
     let open = Router::new().route("/", get(async || INDEX_PAGE)).merge(health::router()).with_state(engine);
     let protected = access.require(Permission::Read, reading).merge(access.require(Permission::Change, changing));
     // The guard is outermost: a web page must not learn whether a token is right.
-    guard.guard(protected).merge(open)
+    let protected = guard.guard(answer_wrong_methods(protected));
+    answer_unknown_paths(protected.merge(answer_wrong_methods(open)), CallAddress::Admin)
 }
 
 async fn metrics(State(engine): State<Arc<Engine>>, headers: HeaderMap) -> impl IntoResponse {

@@ -30,6 +30,7 @@ use super::instrumented_store::InstrumentedStore;
 use super::json_body::JsonBody;
 use super::leases::LeaseAge;
 use super::receipts::RefundOutcome;
+use super::unknown_calls::{CallAddress, answer_unknown_paths, answer_wrong_methods};
 use super::{forward_auth, health, openapi};
 use crate::check_response::CheckResponse;
 use input::{AcquireCall, BatchCall, CheckCall};
@@ -53,7 +54,8 @@ pub(crate) fn router(engine: Arc<Engine>, guard: BrowserGuard, stopping: watch::
         .merge(forward_auth::router(engine.handle(), engine.clients()))
         .merge(health::router())
         .with_state(engine);
-    guard.guard_changes(calls).merge(rest)
+    let calls = guard.guard_changes(answer_wrong_methods(calls));
+    answer_unknown_paths(calls.merge(answer_wrong_methods(rest)), CallAddress::Http)
 }
 
 async fn check(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {

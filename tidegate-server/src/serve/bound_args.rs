@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use clap::{Args, value_parser};
+use clap::Args;
 
 use super::client_resolver::Networks;
 use super::descriptors::DescriptorPlan;
+use super::flag_values::seconds;
 use super::options::{LIMITS_HEADING, MAX_SECONDS};
 use crate::gateway::GatewayOptions;
 use crate::listen::ConnectionLimits;
@@ -31,16 +32,16 @@ pub(crate) struct BoundArgs {
     /// 10.0.0.0/8,192.0.2.7; `none` for none
     #[arg(long, value_name = "NETWORKS", env = "TIDEGATE_EXEMPT_CLIENTS", default_value = "127.0.0.0/8,::1", help_heading = LIMITS_HEADING)]
     pub(crate) exempt_clients: Networks,
-    /// Seconds for which a client may keep the server waiting: to read a response, or to send a body through the gateway
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_CLIENT_TIMEOUT", value_parser = value_parser!(u64).range(1..=MAX_SECONDS), default_value_t = 60, help_heading = LIMITS_HEADING)]
-    pub(crate) client_timeout: u64,
+    /// Time for which a client may keep the server waiting: to read a response, or to send a body through the gateway
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_CLIENT_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "60s", help_heading = LIMITS_HEADING)]
+    pub(crate) client_timeout: Duration,
     /// Bytes that make up for a second of --client-timeout: a client at this rate is never cut off; with 0, each byte starts that
     /// time anew
     #[arg(long, value_name = "N", env = "TIDEGATE_MIN_RATE", default_value_t = 1024, help_heading = LIMITS_HEADING)]
     pub(crate) min_rate: u64,
-    /// Seconds within which a body through the gateway must arrive, at any rate, if the response does not begin before
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_UPLOAD_TIMEOUT", value_parser = value_parser!(u64).range(1..=MAX_SECONDS), default_value_t = 3600, help_heading = LIMITS_HEADING)]
-    pub(crate) upload_timeout: u64,
+    /// Time within which a body through the gateway must arrive, at any rate, if the response does not begin before
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_UPLOAD_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "1h", help_heading = LIMITS_HEADING)]
+    pub(crate) upload_timeout: Duration,
     /// Maximum number of connections to --upstream, and of requests at it; further requests wait for up to five seconds
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_UPSTREAM_CONNECTIONS", default_value_t = 768, help_heading = LIMITS_HEADING)]
     pub(crate) max_upstream_connections: usize,
@@ -58,15 +59,15 @@ impl BoundArgs {
             .with_max_connections_per_client(self.max_connections_per_client.unwrap_or(by_default))
             .with_max_requests(self.max_requests)
             .with_max_requests_per_client(self.max_requests_per_client.unwrap_or(self.max_requests / 8))
-            .with_write_timeout(Duration::from_secs(self.client_timeout))
+            .with_write_timeout(self.client_timeout)
             .with_min_rate(self.min_rate)
     }
 
     /// The bounds of requests through the gateway.
     pub(crate) const fn gateway_options(&self, options: GatewayOptions, plan: &DescriptorPlan) -> GatewayOptions {
         options
-            .with_upload_timeout(Duration::from_secs(self.upload_timeout))
-            .with_upload_pace(Duration::from_secs(self.client_timeout), self.min_rate)
+            .with_upload_timeout(self.upload_timeout)
+            .with_upload_pace(self.client_timeout, self.min_rate)
             .with_max_upstream_connections(plan.upstream)
             .with_max_upstream_queue(self.max_upstream_queue)
     }

@@ -1,12 +1,13 @@
 //! `Engine`: the rules on a store, with metrics and refusal log as observers, that all front ends of a server share.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use tidegate::{Limiter, MemoryStore, Secret, Timer};
-use tidegate_rules::RuleFile;
+use tidegate_rules::{RuleChanges, RuleFile};
 use tidegate_tower::Handle;
 use tokio::sync::watch;
 
@@ -42,8 +43,6 @@ pub(crate) struct Engine {
     clients: Arc<ClientResolver>,
     has_gateway: bool,
     path: Option<PathBuf>,
-    /// The content of the rule file when it was last read, whether it could be used or not.
-    last_read: Mutex<Option<Vec<u8>>>,
     envoy: Envoy,
     status: RwLock<RulesStatus>,
     store_name: &'static str,
@@ -58,7 +57,7 @@ pub(crate) struct Engine {
     /// For callers that wait, and for the age of leases.
     timer: Arc<dyn Timer>,
     /// Why the last attempt to read each part failed.
-    part_errors: Mutex<[Option<String>; 2]>,
+    part_errors: Mutex<[Option<String>; 4]>,
     /// For the addresses that only the operator's own services call.
     tls: Option<Tls>,
     /// For the gateway, which asks for no client certificates.
@@ -66,22 +65,22 @@ pub(crate) struct Engine {
     _probe: StoreProbe,
 }
 
-/// What is read from files other than the rule file.
-#[derive(Clone, Copy, Debug)]
+/// What is read from files, and again when they change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
+    Rules,
     Envoy,
     Certificates,
+    Tokens,
 }
 
-/// The rules in force, and the outcome of the last attempt to replace them.
+/// The rules in force.
 #[derive(Clone, Debug)]
 pub(crate) struct RulesStatus {
     /// Counts the times that rules were read; the first are version 1.
     pub(crate) version: u64,
     /// Number of rules.
     pub(crate) rules: usize,
-    /// Why the last file did not replace these.
-    pub(crate) refused: Option<String>,
     file: Arc<RuleFile>,
 }
 
@@ -133,7 +132,7 @@ impl Engine {
         let observers = Observers { metrics: Arc::clone(&metrics), refusals: Arc::clone(&refusals) };
         let limiter = Limiter::new(file.rules().clone(), store.clone()).with_instances(arguments.instances);
         let limiter = limiter.with_secret(&secret).with_observer(observers);
-        let limiter = limiter.with_reservation_ttl(Duration::from_secs(arguments.reservation_ttl));
+        let limiter = limiter.with_reservation_ttl(arguments.reservation_ttl);
         let limiter = if is_shared {
             limiter.with_fallback_store(MemoryStore::new().with_max_keys(arguments.memory_keys))
         } else {
@@ -154,7 +153,6 @@ impl Engine {
             clients: Arc::new(ClientResolver::new(arguments.bounds.exempt_clients.clone(), &file, untrusted)),
             has_gateway: arguments.has_gateway(),
             path: arguments.rules.clone(),
-            last_read: Mutex::new(arguments.rules.as_ref().and_then(|path| std::fs::read(path).ok())),
             envoy,
             status: RwLock::new(RulesStatus::new(1, file)),
             store_name: if is_shared { "redis" } else { "memory" },
@@ -164,7 +162,7 @@ impl Engine {
             leases: Leases::new(arguments.secret.lease_key(), is_shared),
             reservations: ReservationIds::new(arguments.secret.reservation_key(), is_shared),
             waiting,
-            max_wait: Duration::from_secs(arguments.max_wait),
+            max_wait: arguments.max_wait,
             timer,
             part_errors: Mutex::default(),
             tls: tls(files.clone())?,
@@ -196,14 +194,14 @@ impl Engine {
         self.gateway_tls.as_ref()
     }
 
-    /// Whether the files of the certificates have changed since they were read.
-    pub(crate) fn is_tls_changed(&self) -> bool {
-        self.tls.as_ref().is_some_and(Tls::is_changed)
+    /// Reads the certificates again.
+    pub(crate) fn read_tls(&self) -> Result<Vec<Arc<ServerConfig>>, TlsError> {
+        self.tls.iter().chain(&self.gateway_tls).map(Tls::read).collect()
     }
 
-    /// Reloads the certificates; files that cannot be used change nothing.
-    pub(crate) fn reload_tls(&self) -> Result<(), TlsError> {
-        self.tls.iter().chain(&self.gateway_tls).try_for_each(Tls::reload)
+    /// Replaces the certificates by what [`Self::read_tls`] returned.
+    pub(crate) fn use_tls(&self, certificates: Vec<Arc<ServerConfig>>) {
+        self.tls.iter().chain(&self.gateway_tls).zip(certificates).for_each(|(tls, new)| tls.replace(new));
     }
 
     /// Stores the reason why a part could not be reloaded, or clears it.
@@ -306,14 +304,6 @@ impl Engine {
         (self.limiter(), Arc::clone(&status.file))
     }
 
-    /// Whether the rule file has changed since it was read: one replacement often causes several notifications.
-    pub(crate) fn is_changed(&self) -> bool {
-        let now = self.path.as_ref().and_then(|path| std::fs::read(path).ok());
-        let mut last_read = self.last_read.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *last_read, now);
-        before != *last_read
-    }
-
     /// Says what the server lacks for the rules of `file`.
     fn check_ledger(&self, file: &RuleFile) -> Result<(), String> {
         let means = LedgerMeans {
@@ -325,36 +315,38 @@ impl Engine {
         self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.check_journal(file))
     }
 
-    /// Reloads the rules. A file that cannot be used changes nothing; its report is returned and kept in the status.
-    pub(crate) fn reload(&self) -> Result<(), String> {
+    /// Reads the rules again. A file that cannot be used is an error, and so is one that this server cannot serve.
+    pub(crate) fn read_rules(&self) -> Result<RuleFile, String> {
         let read = match &self.path {
+            Some(path) if path == Path::new("-") => {
+                return Err("the rules came from standard input, which cannot be read again; start with --rules FILE"
+                    .to_owned());
+            }
             Some(path) => RuleFile::load(path),
             None => RuleFile::parse("example", start_page::EXAMPLE_RULES),
         };
-        let read = read.map_err(|report| report.to_string());
-        let usable = read.and_then(|file| self.check_ledger(&file).map(|()| file));
+        let file = read.map_err(|report| report.to_string())?;
+        self.check_ledger(&file).map(|()| file)
+    }
+
+    /// Replaces the rules, and returns what has changed.
+    pub(crate) fn use_rules(&self, file: RuleFile) -> RuleChanges {
         let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
-        match usable {
-            Ok(file) => {
-                self.metrics.follow(&file);
-                self.refusals.follow(&file);
-                self.clients.follow(&file);
-                log_gaps(&file, self.has_gateway);
-                self.replace_limiter(self.limiter().with_rules(file.rules().clone()));
-                *status = RulesStatus::new(status.version + 1, file);
-                Ok(())
-            }
-            Err(report) => {
-                status.refused = Some(report.clone());
-                Err(report)
-            }
-        }
+        let changes = file.changes_since(&status.file);
+        self.metrics.follow(&file);
+        self.refusals.follow(&file);
+        self.clients.follow(&file);
+        log_gaps(&file, self.has_gateway);
+        self.replace_limiter(self.limiter().with_rules(file.rules().clone()));
+        *status = RulesStatus::new(status.version + 1, file);
+        self.set_part_error(Part::Rules, None);
+        changes
     }
 }
 
 impl RulesStatus {
     fn new(version: u64, file: RuleFile) -> Self {
-        Self { version, rules: file.ids().count(), refused: None, file: Arc::new(file) }
+        Self { version, rules: file.ids().count(), file: Arc::new(file) }
     }
 }
 
@@ -368,6 +360,17 @@ fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
 
 fn tls(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
     files.map(Tls::load).transpose().map_err(|error| Failure::usage(error.to_string()))
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rules => "rules",
+            Self::Envoy => "Envoy configuration",
+            Self::Certificates => "certificates",
+            Self::Tokens => "admin tokens",
+        })
+    }
 }
 
 impl fmt::Debug for Engine {

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Router;
-use clap::{Args, value_parser};
+use clap::Args;
 use http::HeaderName;
 use tidegate::Secret;
 use tidegate_tower::Handle;
 
+use super::flag_values::millis;
 use super::instrumented_store::InstrumentedStore;
 use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats, router, router_with_refunds};
 use crate::failure::Failure;
@@ -38,10 +39,10 @@ pub(crate) struct EnvoyArgs {
     /// Allow several files of --envoy-config for one domain (`MERGE_DOMAIN_CONFIG`)
     #[arg(long, env = "TIDEGATE_ENVOY_MERGE_DOMAINS", help_heading = "Envoy")]
     pub(crate) envoy_merge_domains: bool,
-    /// Maximum time for a decision of Envoy's rate limit service, in milliseconds; the deadline of a call, less 5 ms, applies if
-    /// it is sooner [default: 15, or --store-budget if that is given and larger]
-    #[arg(long, value_name = "MS", env = "TIDEGATE_ENVOY_BUDGET", value_parser = value_parser!(u64).range(1..=60_000), help_heading = "Envoy")]
-    pub(crate) envoy_budget: Option<u64>,
+    /// Maximum time for a decision of Envoy's rate limit service; the deadline of a call, less 5 ms, applies if
+    /// it is sooner [default: 15ms, or --store-budget if that is given and larger]
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_ENVOY_BUDGET", value_parser = millis(1..=60_000), help_heading = "Envoy")]
+    pub(crate) envoy_budget: Option<Duration>,
     /// Hits that use at least this share of a limit count as near it in the metrics (`NEAR_LIMIT_RATIO`)
     #[arg(
         long,
@@ -175,23 +176,27 @@ impl Envoy {
         if self.json_refunds { router_with_refunds(service) } else { router(service) }
     }
 
-    /// Reloads the configuration; one with errors changes nothing.
-    pub(crate) fn reload(&self) -> Result<(), String> {
-        let Some(files) = &self.files else { return Ok(()) };
-        let config = EnvoyConfig::load(&files.folder, &files.options).map_err(|errors| errors.to_string())?;
-        log_warnings(&config);
-        files.config.replace(config);
-        Ok(())
+    /// Reads the configuration again, if there is one.
+    pub(crate) fn read(&self) -> Result<Option<EnvoyConfig>, String> {
+        let Some(files) = &self.files else { return Ok(None) };
+        EnvoyConfig::load(&files.folder, &files.options).map(Some).map_err(|errors| errors.to_string())
     }
 
-    /// The counters of the reference server.
-    pub(crate) const fn stats(&self) -> &Stats {
-        &self.stats
+    /// Replaces the configuration.
+    pub(crate) fn replace(&self, config: EnvoyConfig) {
+        let Some(files) = &self.files else { return };
+        log_warnings(&config);
+        files.config.replace(config);
     }
 
     /// The folder of the configuration, if there is one.
     pub(crate) fn folder(&self) -> Option<&PathBuf> {
         self.files.as_ref().map(|files| &files.folder)
+    }
+
+    /// The counters of the reference server.
+    pub(crate) const fn stats(&self) -> &Stats {
+        &self.stats
     }
 }
 

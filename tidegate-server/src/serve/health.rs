@@ -40,11 +40,12 @@ pub(crate) async fn readiness(engine: &Engine) -> Value {
         "degraded": !reached,
         "store": { "kind": engine.store_name(), "reached": reached, "instances": store.instances(), "servers": servers },
         "rules": {
-            "source": engine.rules_name(), "version": status.version, "rules": status.rules, "refused": status.refused,
+            "source": engine.rules_name(), "version": status.version, "rules": status.rules, "refused": engine.part_error(Part::Rules),
         },
         "ledger": engine.ledger().map(ledger_json),
         "envoy": { "refused": engine.part_error(Part::Envoy) },
         "tls": { "refused": engine.part_error(Part::Certificates) },
+        "tokens": { "refused": engine.part_error(Part::Tokens) },
     })
 }
 

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, value_parser};
+use clap::Args;
 use tidegate_ledger::LedgerUrl;
 
 use crate::failure::Failure;
+use crate::serve::flag_values::millis;
 
 const HEADING: &str = "Ledger";
 
@@ -27,10 +28,10 @@ pub(crate) struct LedgerArgs {
     /// File with that URL, which may contain a password
     #[arg(long, value_name = "FILE", env = "TIDEGATE_LEDGER_URL_FILE", help_heading = HEADING)]
     ledger_url_file: Option<PathBuf>,
-    /// Time within which a request under `ledger: sync` must be durable in the ledger, in milliseconds; after it, its units are given
+    /// Time within which a request under `ledger: sync` must be durable in the ledger; after it, its units are given
     /// back, and its rule does what its `on_failure` says
-    #[arg(long, value_name = "MS", env = "TIDEGATE_LEDGER_BUDGET", value_parser = value_parser!(u64).range(1..=MAX_BUDGET_MILLIS), default_value_t = 250, help_heading = HEADING)]
-    ledger_budget: u64,
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_LEDGER_BUDGET", value_parser = millis(1..=MAX_BUDGET_MILLIS), default_value = "250ms", help_heading = HEADING)]
+    ledger_budget: Duration,
     /// File for entries that are not in the ledger yet: those of the memory store, and those of requests that a rule admits while a shared
     /// store fails; on a disk that outlives the process [default: the SQLite file with .journal, or tidegate.journal]
     #[arg(long, value_name = "FILE", env = "TIDEGATE_LEDGER_JOURNAL", help_heading = HEADING)]
@@ -55,7 +56,7 @@ impl LedgerArgs {
 
     /// Time for a decision to be durable.
     pub(crate) const fn budget(&self) -> Duration {
-        Duration::from_millis(self.ledger_budget)
+        self.ledger_budget
     }
 
     /// The journal that a flag names.

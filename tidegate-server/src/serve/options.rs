@@ -12,6 +12,7 @@ use super::admin::{AdminAccess, AdminTokenArgs};
 use super::bound_args::BoundArgs;
 use super::descriptors::{DescriptorPlan, raise_limit};
 use super::envoy::{EnvoyArgs, share};
+use super::flag_values::{listen_address, millis, seconds};
 use super::ledger_args::LedgerArgs;
 use super::logging::LogArgs;
 use super::upstream_args::UpstreamArgs;
@@ -36,14 +37,14 @@ pub struct ServeArgs {
     /// redis+cluster://; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
-    /// Time after which a server of a shared store that owes a reply counts as failed, in milliseconds; then each rule does what
-    /// its `on_failure` says [default: 25]
-    #[arg(long, value_name = "MS", env = "TIDEGATE_STORE_BUDGET", value_parser = value_parser!(u64).range(1..=60_000))]
-    pub(crate) store_budget: Option<u64>,
-    /// Maximum time that a decision waits to be sent while a shared store answers others, in milliseconds; after it, this
-    /// instance is overloaded, and each rule does what its `on_overload` says
-    #[arg(long, value_name = "MS", env = "TIDEGATE_QUEUE_WAIT", value_parser = value_parser!(u64).range(1..=60_000), default_value_t = 250)]
-    pub(crate) queue_wait: u64,
+    /// Time after which a server of a shared store that owes a reply counts as failed; then each rule does what its `on_failure`
+    /// says [default: 25ms]
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_BUDGET", value_parser = millis(1..=60_000))]
+    pub(crate) store_budget: Option<Duration>,
+    /// Maximum time that a decision waits to be sent while a shared store answers others; after it, this instance is overloaded,
+    /// and each rule does what its `on_overload` says
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_QUEUE_WAIT", value_parser = millis(1..=60_000), default_value = "250ms")]
+    pub(crate) queue_wait: Duration,
     /// Maximum number of buckets that the memory store holds, and the memory of an instance while a shared store fails; further
     /// subjects share overflow buckets. Each takes 64 to 128 bytes, and with a sliding log nine more for each request. Three quarters of the
     /// room are for unauthenticated subjects
@@ -53,23 +54,23 @@ pub struct ServeArgs {
     /// `on_failure: share` allows each instance its limit divided by this number
     #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = value_parser!(u32).range(1..), default_value_t = 1)]
     pub(crate) instances: u32,
-    /// Seconds that a reservation lasts unless it is committed or released before; the same on all instances
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_RESERVATION_TTL", value_parser = value_parser!(u64).range(1..=MAX_RESERVATION_TTL_SECONDS), default_value_t = 300)]
-    pub(crate) reservation_ttl: u64,
-    /// Address of the check API
-    #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
+    /// Time that a reservation lasts unless it is committed or released before; the same on all instances
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESERVATION_TTL", value_parser = seconds(1..=MAX_RESERVATION_TTL_SECONDS), default_value = "5m")]
+    pub(crate) reservation_ttl: Duration,
+    /// Address of the check API; as for every address, 8080 and localhost:8080 are on loopback, and :8080 is reached from outside
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", value_parser = listen_address, default_value = "127.0.0.1:8080")]
     pub(crate) http: SocketAddr,
     /// Address of Envoy's rate limit service
-    #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", default_value = "127.0.0.1:8081")]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", value_parser = listen_address, default_value = "127.0.0.1:8081")]
     pub(crate) grpc: SocketAddr,
     /// Address of the gateway; needs --upstream [default: 127.0.0.1:8000 with --upstream]
-    #[arg(long, value_name = "ADDR", env = "TIDEGATE_GATEWAY")]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_GATEWAY", value_parser = listen_address)]
     pub(crate) gateway: Option<SocketAddr>,
     /// The service behind the gateway, such as `http://127.0.0.1:3000` or `https://api.example`; `h2c://` and `h2://` for HTTP/2
     #[arg(long, value_name = "URL", env = "TIDEGATE_UPSTREAM")]
     pub(crate) upstream: Option<http::Uri>,
     /// Address of metrics, status, subjects and debug pages; an address other than loopback needs a token
-    #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", value_parser = listen_address, default_value = "127.0.0.1:8082")]
     pub(crate) admin: SocketAddr,
     /// Requests that use at least this share of a limit count as near it in the metrics
     #[arg(long, value_name = "SHARE", env = "TIDEGATE_NEAR_LIMIT", default_value_t = 0.8, value_parser = share)]
@@ -92,28 +93,28 @@ pub struct ServeArgs {
     /// Maximum size of a request body through the gateway, in bytes; the default is unlimited
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_BODY_BYTES", help_heading = LIMITS_HEADING)]
     pub(crate) max_body_bytes: Option<u64>,
-    /// Seconds within which a client must send the head of a request
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_HEADER_TIMEOUT", value_parser = value_parser!(u64).range(1..=MAX_SECONDS), default_value_t = 30, help_heading = LIMITS_HEADING)]
-    pub(crate) header_timeout: u64,
-    /// Seconds that a call to --http, --grpc or --admin may take, including its body
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_REQUEST_TIMEOUT", value_parser = value_parser!(u64).range(1..=MAX_SECONDS), default_value_t = 30, help_heading = LIMITS_HEADING)]
-    pub(crate) request_timeout: u64,
-    /// Maximum time that a call of /v1/acquire waits, in seconds; a call that asks for more waits for this long. The time of
+    /// Time within which a client must send the head of a request
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_HEADER_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING)]
+    pub(crate) header_timeout: Duration,
+    /// Time that a call to --http, --grpc or --admin may take, including its body
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_REQUEST_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING)]
+    pub(crate) request_timeout: Duration,
+    /// Maximum time that a call of /v1/acquire waits; a call that asks for more waits for this long. The time of
     /// --request-timeout is added to it
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_MAX_WAIT", value_parser = value_parser!(u64).range(0..=MAX_WAIT_SECONDS), default_value_t = 30, help_heading = LIMITS_HEADING)]
-    pub(crate) max_wait: u64,
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_MAX_WAIT", value_parser = seconds(0..=MAX_WAIT_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING)]
+    pub(crate) max_wait: Duration,
     /// Maximum number of calls of /v1/acquire under way; further ones get 503. Three quarters of them are for unauthenticated subjects
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING", value_parser = value_parser!(u32).range(1..=MAX_WAITING), default_value_t = 1024, help_heading = LIMITS_HEADING)]
     pub(crate) max_waiting: u32,
     /// Maximum number of them that wait for the same limits, and of one subject [default: an eighth of --max-waiting]
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING_PER_SUBJECT", value_parser = value_parser!(u32).range(1..=MAX_WAITING), help_heading = LIMITS_HEADING)]
     pub(crate) max_waiting_per_subject: Option<u32>,
-    /// Seconds within which the response of --upstream must begin
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_UPSTREAM_TIMEOUT", value_parser = value_parser!(u64).range(1..=MAX_SECONDS), default_value_t = 60, help_heading = LIMITS_HEADING)]
-    pub(crate) upstream_timeout: u64,
-    /// Seconds that open requests have to finish after a signal to stop
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_DRAIN", value_parser = value_parser!(u64).range(0..=MAX_SECONDS), default_value_t = 10)]
-    pub(crate) drain: u64,
+    /// Time within which the response of --upstream must begin
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_UPSTREAM_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "60s", help_heading = LIMITS_HEADING)]
+    pub(crate) upstream_timeout: Duration,
+    /// Time that open requests have to finish after a signal to stop
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_DRAIN", value_parser = seconds(0..=MAX_SECONDS), default_value = "10s")]
+    pub(crate) drain: Duration,
     #[command(flatten)]
     pub(crate) upstream_tls: UpstreamArgs,
     #[command(flatten)]
@@ -154,8 +155,8 @@ impl ServeArgs {
     /// The limits on connections, of which an address has `max_connections`.
     pub(crate) fn limits(&self, max_connections: usize) -> ConnectionLimits {
         let limits = ConnectionLimits::new()
-            .with_header_timeout(Duration::from_secs(self.header_timeout))
-            .with_drain_timeout(Duration::from_secs(self.drain))
+            .with_header_timeout(self.header_timeout)
+            .with_drain_timeout(self.drain)
             .with_max_header_bytes(self.max_header_bytes);
         self.bounds.connection_limits(limits, max_connections)
     }
@@ -174,9 +175,9 @@ impl ServeArgs {
 
     /// How a shared store uses its servers.
     pub(crate) fn redis_options(&self) -> RedisOptions {
-        let options = RedisOptions::new().with_queue_wait(Duration::from_millis(self.queue_wait));
+        let options = RedisOptions::new().with_queue_wait(self.queue_wait);
         match self.store_budget {
-            Some(millis) => options.with_timeout(Duration::from_millis(millis)),
+            Some(timeout) => options.with_timeout(timeout),
             None => options,
         }
     }
@@ -184,8 +185,8 @@ impl ServeArgs {
     /// The maximum time for a decision of Envoy's rate limit service. A larger `--store-budget` counts only if it is given: the
     /// default fits the 20 ms that Envoy waits by default.
     pub(crate) fn envoy_budget(&self) -> Duration {
-        let by_store = self.store_budget.map_or(Duration::ZERO, Duration::from_millis).max(DEFAULT_MAX_DECISION_TIME);
-        self.envoy.envoy_budget.map_or(by_store, Duration::from_millis)
+        let by_store = self.store_budget.unwrap_or_default().max(DEFAULT_MAX_DECISION_TIME);
+        self.envoy.envoy_budget.unwrap_or(by_store)
     }
 
     /// Whether the flags ask for a gateway.
@@ -203,9 +204,8 @@ impl ServeArgs {
                 return Err(Failure::usage("--gateway needs --upstream: the URL of the service behind it"));
             }
         };
-        let mut options = GatewayOptions::new()
-            .with_response_timeout(Duration::from_secs(self.upstream_timeout))
-            .with_access_log(self.log.access_log);
+        let mut options =
+            GatewayOptions::new().with_response_timeout(self.upstream_timeout).with_access_log(self.log.access_log);
         if let Some(bytes) = self.max_body_bytes {
             options = options.with_max_body_bytes(bytes);
         }
@@ -214,7 +214,7 @@ impl ServeArgs {
 
     /// Who may call the admin address. Fails if it is public and has no token.
     pub(crate) fn admin_access(&self) -> Result<AdminAccess, Failure> {
-        AdminAccess::new(self.admin, self.admin_tokens.tokens()?)
+        AdminAccess::new(self.admin, self.admin_tokens.clone())
     }
 
     /// The certificate files, if the flags name them.

@@ -1,142 +1,203 @@
-//! Reloading rules, Envoy's configuration and certificates, at SIGHUP and whenever their files change. A file with errors
-//! changes nothing.
+//! Reloading rules, Envoy's configuration, certificates and admin tokens: whenever their files have new and complete content, and at once at
+//! SIGHUP. Files with errors change nothing.
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Notify;
+use tidegate_rules::RuleChanges;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use super::admin::AdminAccess;
 use super::engine::{Engine, Part};
+use super::file_writers::FileWriters;
+use super::options::ServeArgs;
+use super::watched_files::{Look, WatchedFiles, WatchedPaths};
 
-/// The task that reloads, and its file watchers. Dropping it ends both.
-pub(crate) struct Reloading {
-    task: JoinHandle<()>,
-    _watchers: Vec<RecommendedWatcher>,
+/// The largest number of rules that a line of the log names.
+const MAX_NAMED_RULES: usize = 50;
+
+/// The files of all parts, with the content that they have before the server reads them.
+pub(crate) struct ReloadableFiles {
+    parts: Vec<(Part, WatchedFiles)>,
+    writers: FileWriters,
+    hangup: Signal,
 }
 
-/// What can be reloaded. One pending notification is enough for each: a reload reads the latest files.
-#[derive(Default)]
-struct Changes {
-    rules: Notify,
-    envoy: Notify,
-    certificates: Notify,
+/// The task that reloads. Dropping it ends the task.
+pub(crate) struct Reloading(JoinHandle<()>);
+
+/// What reloads.
+struct Reloader {
+    engine: Arc<Engine>,
+    access: Arc<AdminAccess>,
 }
 
-/// Reloads everything at SIGHUP, and each part whenever its files change.
-pub(crate) fn watch(engine: &Arc<Engine>) -> std::io::Result<Reloading> {
-    // Here and not in the task: until the signal is registered, it would end the process.
-    let mut hangup = signal(SignalKind::hangup())?;
-    let changes = Arc::new(Changes::default());
-    let watchers = watchers(engine, &changes);
-    let engine = Arc::clone(engine);
-    let task = tokio::spawn(async move {
+/// The use of files that were read.
+type Use<'r> = Box<dyn FnOnce() + Send + 'r>;
+
+impl ReloadableFiles {
+    /// The files that the flags name. Call it before the server reads them, so that no change is missed.
+    pub(crate) fn new(arguments: &ServeArgs) -> std::io::Result<Self> {
+        // Until the signal is registered, it would end the process.
+        let hangup = signal(SignalKind::hangup())?;
+        let tls = [&arguments.tls_cert, &arguments.tls_key, &arguments.tls_client_ca].into_iter().flatten().cloned();
+        let rules = arguments.rules.iter().filter(|path| path.as_path() != Path::new("-")).cloned();
+        let envoy = arguments.envoy.envoy_config.clone().map(WatchedPaths::Folder);
+        let files = [
+            (Part::Rules, Some(WatchedPaths::Files(rules.collect()))),
+            (Part::Envoy, envoy),
+            (Part::Certificates, Some(WatchedPaths::Files(tls.collect()))),
+            (Part::Tokens, Some(WatchedPaths::Files(arguments.admin_tokens.files().cloned().collect()))),
+        ];
+        let parts = files.into_iter().filter_map(|(part, paths)| Some((part, paths?)));
+        let parts: Vec<_> = parts.map(|(part, paths)| (part, WatchedFiles::new(paths))).collect();
+        let mut writers = FileWriters::new();
+        for (_, files) in &parts {
+            files.watch(&mut writers);
+        }
+        Ok(Self { parts, writers, hangup })
+    }
+
+    /// Reloads each part from now on.
+    pub(crate) fn watch(self, engine: &Arc<Engine>, access: &Arc<AdminAccess>) -> Reloading {
+        let reloader = Reloader { engine: Arc::clone(engine), access: Arc::clone(access) };
+        Reloading(tokio::spawn(reloader.run(self)))
+    }
+}
+
+impl Reloader {
+    async fn run(self, mut files: ReloadableFiles) {
         loop {
+            let mut wait = Duration::MAX;
+            for (part, watched) in &mut files.parts {
+                watched.watch(&mut files.writers);
+                wait = wait.min(self.look(*part, watched, &files.writers));
+            }
             tokio::select! {
-                _ = hangup.recv() => {
-                    reload_rules(&engine);
-                    reload_envoy(&engine);
-                    reload_certificates(&engine);
-                }
-                () = changes.rules.notified() => if engine.is_changed() { reload_rules(&engine) },
-                () = changes.envoy.notified() => reload_envoy(&engine),
-                () = changes.certificates.notified() => if engine.is_tls_changed() { reload_certificates(&engine) },
+                _ = files.hangup.recv() => self.reload_all(&mut files.parts),
+                () = files.writers.changed() => {}
+                () = self.engine.timer().sleep(wait) => {}
             }
         }
-    });
-    Ok(Reloading { task, _watchers: watchers })
+    }
+
+    /// Looks at the files of a part, and does what is due. Returns when the next look is due.
+    fn look(&self, part: Part, files: &mut WatchedFiles, writers: &FileWriters) -> Duration {
+        match files.look(writers, self.engine.timer().now()) {
+            Look::Wait(wait) => return wait,
+            Look::Report(error) => self.refuse(part, &error),
+            Look::StillOpen(path) => tracing::warn!(
+                target: "tidegate::server",
+                file = %path.display(),
+                "this file stays open for writing, and is read when its writer closes it; SIGHUP reads it now"
+            ),
+            Look::Read => match self.read(part) {
+                // The next look begins anew.
+                _ if !files.is_unchanged() => {}
+                Ok(new) => {
+                    new();
+                    files.accept();
+                }
+                Err(error) => files.keep_error(error),
+            },
+        }
+        Duration::ZERO
+    }
+
+    fn reload_all(&self, parts: &mut [(Part, WatchedFiles)]) {
+        for (part, files) in parts {
+            files.refresh(self.engine.timer().now());
+            match self.read(*part) {
+                Ok(new) => new(),
+                Err(error) => self.refuse(*part, &error),
+            }
+            files.accept();
+        }
+    }
+
+    /// Reads the files of a part. Nothing changes before the result is called.
+    fn read(&self, part: Part) -> Result<Use<'_>, String> {
+        let engine = &*self.engine;
+        Ok(match part {
+            Part::Rules => {
+                let file = engine.read_rules()?;
+                Box::new(move || {
+                    let changes = engine.use_rules(file);
+                    engine.metrics().reloaded(true);
+                    log_rules(engine, &changes);
+                })
+            }
+            Part::Envoy => match engine.envoy().read()? {
+                None => Box::new(|| {}),
+                Some(config) => Box::new(move || {
+                    engine.envoy().replace(config);
+                    self.log_reloaded(part);
+                }),
+            },
+            Part::Certificates if engine.tls().is_none() => Box::new(|| {}),
+            Part::Certificates => {
+                let certificates = engine.read_tls().map_err(|error| error.to_string())?;
+                Box::new(move || {
+                    engine.use_tls(certificates);
+                    self.log_reloaded(part);
+                })
+            }
+            Part::Tokens => match self.access.read_tokens()? {
+                None => Box::new(|| {}),
+                Some(tokens) => Box::new(move || {
+                    self.access.replace_tokens(tokens);
+                    self.log_reloaded(part);
+                }),
+            },
+        })
+    }
+
+    fn log_reloaded(&self, part: Part) {
+        self.engine.set_part_error(part, None);
+        tracing::info!(target: "tidegate::server", "{part} reloaded");
+    }
+
+    /// Keeps the old version of a part, and says why.
+    fn refuse(&self, part: Part, error: &str) {
+        self.engine.set_part_error(part, Some(error.to_owned()));
+        if part == Part::Rules {
+            self.engine.metrics().reloaded(false);
+            let version = self.engine.rules_status().version;
+            tracing::error!(target: "tidegate::server", version, "rules not reloaded, the old version stays: {error}");
+        } else {
+            tracing::error!(target: "tidegate::server", "{part} not reloaded, the old version stays: {error}");
+        }
+    }
 }
 
-fn reload_rules(engine: &Engine) {
-    let result = engine.reload();
-    engine.metrics().reloaded(result.is_ok());
+fn log_rules(engine: &Engine, changes: &RuleChanges) {
     let status = engine.rules_status();
-    match result {
-        Ok(()) => {
-            tracing::info!(target: "tidegate::server", version = status.version, rules = status.rules, "rules reloaded");
-        }
-        Err(report) => {
-            let version = status.version;
-            tracing::error!(target: "tidegate::server", version, "rules not reloaded, the old version stays: {report}");
-        }
+    let list = |ids: &[String]| (!ids.is_empty()).then(|| names(ids));
+    let (added, changed, removed) = (list(changes.added()), list(changes.changed()), list(changes.removed()));
+    tracing::info!(
+        target: "tidegate::server",
+        version = status.version,
+        rules = status.rules,
+        added,
+        changed,
+        removed,
+        settings = list(changes.settings()),
+        "rules reloaded"
+    );
+    if let Some(removed) = removed {
+        tracing::warn!(target: "tidegate::server", version = status.version, removed, "the file has fewer rules: these limit nothing now");
     }
 }
 
-fn reload_envoy(engine: &Engine) {
-    if engine.envoy().folder().is_none() {
-        return;
+/// A list of names, cut where it is too long for a line.
+fn names(ids: &[String]) -> String {
+    let list = ids.iter().take(MAX_NAMED_RULES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match ids.len().saturating_sub(MAX_NAMED_RULES) {
+        0 => list,
+        more => format!("{list} and {more} more"),
     }
-    let result = engine.envoy().reload();
-    match &result {
-        Ok(()) => tracing::info!(target: "tidegate::server", "Envoy configuration reloaded"),
-        Err(problems) => {
-            tracing::error!(target: "tidegate::server", "Envoy configuration not reloaded, the old one stays: {problems}");
-        }
-    }
-    engine.set_part_error(Part::Envoy, result.err());
-}
-
-fn reload_certificates(engine: &Engine) {
-    if engine.tls().is_none() {
-        return;
-    }
-    let result = engine.reload_tls();
-    match &result {
-        Ok(()) => tracing::info!(target: "tidegate::server", "certificates reloaded"),
-        Err(error) => {
-            tracing::error!(target: "tidegate::server", "certificates not reloaded, the old ones stay: {error}");
-        }
-    }
-    engine.set_part_error(Part::Certificates, result.err().map(|error| error.to_string()));
-}
-
-fn watchers(engine: &Engine, changes: &Arc<Changes>) -> Vec<RecommendedWatcher> {
-    let mut watchers = Vec::new();
-    if let Some(file) = engine.path() {
-        watchers.extend(watcher(file, changes, |changes| changes.rules.notify_one()));
-    }
-    if let Some(folder) = engine.envoy().folder() {
-        watchers.extend(folder_watcher(folder, None, changes, |changes| changes.envoy.notify_one()));
-    }
-    if let Some(files) = engine.tls().map(crate::listen::Tls::files) {
-        for file in [&files.certificate, &files.key].into_iter().chain(&files.client_ca) {
-            watchers.extend(watcher(file, changes, |changes| changes.certificates.notify_one()));
-        }
-    }
-    watchers
-}
-
-/// Watches the folder of a file, since editors and Kubernetes replace files instead of writing to them.
-fn watcher(file: &Path, changes: &Arc<Changes>, changed: fn(&Changes)) -> Option<RecommendedWatcher> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    folder_watcher(folder, Some(file.file_name()?.to_owned()), changes, changed)
-}
-
-/// Watches a folder for changes of one file, or of any.
-fn folder_watcher(
-    folder: &Path,
-    name: Option<OsString>,
-    changes: &Arc<Changes>,
-    changed: fn(&Changes),
-) -> Option<RecommendedWatcher> {
-    // Kubernetes replaces the link `..data`, through which the name of the file leads.
-    let is_relevant = move |event: &notify::Event| {
-        let changes = event.kind.is_modify() || event.kind.is_create() || (name.is_none() && event.kind.is_remove());
-        let mut files = event.paths.iter().filter_map(|path| path.file_name());
-        changes && files.any(|file| name.as_ref().is_none_or(|name| file == name) || file == "..data")
-    };
-    let changes = Arc::clone(changes);
-    let notify = move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| is_relevant(&event)) {
-            changed(&changes);
-        }
-    };
-    let mut watcher = notify::recommended_watcher(notify).ok()?;
-    watcher.watch(folder, RecursiveMode::NonRecursive).ok()?;
-    Some(watcher)
 }
 
 /// A future that completes at SIGTERM or SIGINT; the signals are received from this call on.
@@ -152,6 +213,6 @@ pub fn stopped() -> std::io::Result<impl Future<Output = ()>> {
 
 impl Drop for Reloading {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }

@@ -29,6 +29,8 @@ async fn malformed_headers_get_400_and_close_the_connection() {
         "content-length: 5\r\ncontent-length: 6",
         "content-length: 5, 6",
         "content-length: +5",
+        "content-length: 05",
+        "content-length: 010",
         "content-length: -5",
         "content-length: 5 5",
         "content-length: 0x5",

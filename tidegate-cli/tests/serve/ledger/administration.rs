@@ -179,14 +179,17 @@ fn a_repeated_correction_is_answered_as_repeated() {
 }
 
 #[test]
-fn errors_of_the_admin_address_name_a_description_that_fits() {
+fn errors_of_the_admin_address_name_the_wrong_field() {
     let fixture = Fixture::start();
     let paths = ["/v1/subjects/show", "/v1/subjects/reset", "/v1/usage", "/v1/usage/corrections", "/v1/usage/rollup"];
     for path in paths {
         let (status, answer) = fixture.post(path, &json!({ "colour": "red" }));
         let message = answer["message"].as_str().unwrap();
-        assert!(status == 400 && message.ends_with("see docs/admin.md"), "{path}: {message}");
+        assert!(status == 400 && message.contains("unknown field `colour`; "), "{path}: {message}");
     }
+    let (status, answer) = fixture.post("/v1/usage/corrections", &json!({ "request": { "tenant": 7 } }));
+    let message = answer["message"].as_str().unwrap();
+    assert!(status == 400 && message.ends_with("`request.tenant`: expected text, found a number"), "{message}");
 }
 
 #[test]

@@ -10,8 +10,9 @@
 //!
 //! Wrong tokens are limited for each address by a [`GuessLimiter`].
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -24,14 +25,14 @@ use serde_json::json;
 use tidegate::MemoryStore;
 
 use super::guess_limiter::GuessLimiter;
-use super::tokens::{AdminTokens, Permission};
+use super::tokens::{AdminTokenArgs, AdminTokens, Permission};
 use crate::failure::Failure;
 use crate::retry_after::insert_retry_after;
 
 /// Decides who may call the admin address.
-#[derive(Debug)]
 pub(crate) struct AdminAccess {
-    tokens: AdminTokens,
+    flags: AdminTokenArgs,
+    tokens: RwLock<AdminTokens>,
     is_public: bool,
     guesses: GuessLimiter,
 }
@@ -53,7 +54,8 @@ enum AccessError {
 
 impl AdminAccess {
     /// The access to `address`. Fails if others can reach it and there is no token.
-    pub(crate) fn new(address: SocketAddr, tokens: AdminTokens) -> Result<Self, Failure> {
+    pub(crate) fn new(address: SocketAddr, flags: AdminTokenArgs) -> Result<Self, Failure> {
+        let tokens = flags.tokens().map_err(Failure::Usage)?;
         let is_public = !address.ip().is_loopback();
         if is_public && !tokens.is_any() {
             return Err(Failure::usage(format!(
@@ -64,7 +66,20 @@ impl AdminAccess {
             )));
         }
         let guesses = GuessLimiter::new(MemoryStore::new()).map_err(|error| Failure::usage(error.to_string()))?;
-        Ok(Self { tokens, is_public, guesses })
+        Ok(Self { flags, tokens: RwLock::new(tokens), is_public, guesses })
+    }
+
+    /// Reads the token files again, if there are any.
+    pub(crate) fn read_tokens(&self) -> Result<Option<AdminTokens>, String> {
+        if self.flags.files().next().is_none() {
+            return Ok(None);
+        }
+        self.flags.tokens().map(Some)
+    }
+
+    /// Replaces the tokens; the old ones permit nothing from then on.
+    pub(crate) fn replace_tokens(&self, tokens: AdminTokens) {
+        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = tokens;
     }
 
     /// Requires this permission for every call of `router`.
@@ -85,21 +100,29 @@ impl AdminAccess {
     }
 
     fn check(&self, permission: Permission, headers: &HeaderMap, client: IpAddr) -> Result<(), AccessError> {
-        if permission == Permission::Read && !self.is_public && !self.tokens.has_read() {
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        if permission == Permission::Read && !self.is_public && !tokens.has_read() {
             return Ok(());
         }
-        if !self.tokens.can_permit(permission) {
+        if !tokens.can_permit(permission) {
             return Err(AccessError::NoToken);
         }
         if !headers.contains_key(AUTHORIZATION) {
             return Err(AccessError::Unauthenticated);
         }
-        let permitted = || bearer_token(headers).and_then(|token| self.tokens.permission(token));
+        let permitted = || bearer_token(headers).and_then(|token| tokens.permission(token));
         match self.guesses.guess(client, permitted).map_err(AccessError::Blocked)? {
             None => Err(AccessError::WrongToken),
             Some(permitted) if permitted < permission => Err(AccessError::ReadOnly),
             Some(_) => Ok(()),
         }
+    }
+}
+
+impl fmt::Debug for AdminAccess {
+    /// Shows no token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminAccess").field("is_public", &self.is_public).finish_non_exhaustive()
     }
 }
 
@@ -147,7 +170,6 @@ mod tests {
     use clap::Parser;
     use tidegate::ManualClock;
 
-    use super::super::tokens::AdminTokenArgs;
     use super::*;
 
     const CHANGE: &str = "change-0123456789";
@@ -162,7 +184,7 @@ mod tests {
 
     fn access(address: &str, tokens: &[&str]) -> Result<AdminAccess, Failure> {
         let flags = Flags::try_parse_from([&["serve"][..], tokens].concat()).unwrap();
-        AdminAccess::new(address.parse().unwrap(), flags.tokens.tokens()?)
+        AdminAccess::new(address.parse().unwrap(), flags.tokens)
     }
 
     fn authorization(value: &str) -> HeaderMap {

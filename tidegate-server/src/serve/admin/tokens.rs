@@ -7,8 +7,6 @@ use clap::Args;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
-use crate::failure::Failure;
-
 /// Shortest token: 16 characters of a random text are out of reach of guesses.
 const MIN_TOKEN_BYTES: usize = 16;
 
@@ -18,7 +16,7 @@ const MAX_TOKEN_BYTES: usize = 4096;
 const HEADING: &str = "Admin";
 
 /// The flags of the tokens of a server.
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[allow(clippy::struct_field_names, reason = "each field is a flag, and named like it")]
 pub(crate) struct AdminTokenArgs {
     /// File with the bearer token that everything at --admin accepts; without a token, nothing can be changed there
@@ -51,23 +49,28 @@ pub(crate) struct AdminTokens {
 }
 
 impl AdminTokenArgs {
+    /// The files of the tokens.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.admin_token_file.iter().chain(&self.admin_read_token_file)
+    }
+
     /// The tokens that the flags name.
-    pub(crate) fn tokens(&self) -> Result<AdminTokens, Failure> {
+    pub(crate) fn tokens(&self) -> Result<AdminTokens, String> {
         let change = read_token("--admin-token", self.admin_token_file.as_ref(), self.admin_token.as_deref())?;
         let read =
             read_token("--admin-read-token", self.admin_read_token_file.as_ref(), self.admin_read_token.as_deref())?;
         if change.is_some() && change == read {
-            return Err(Failure::usage("--admin-token and --admin-read-token are the same: give each its own"));
+            return Err("--admin-token and --admin-read-token are the same: give each its own".to_owned());
         }
         AdminTokens::new(change.as_deref(), read.as_deref())
     }
 }
 
 impl AdminTokens {
-    fn new(change: Option<&str>, read: Option<&str>) -> Result<Self, Failure> {
+    fn new(change: Option<&str>, read: Option<&str>) -> Result<Self, String> {
         // A key of this process: comparing MACs tells nothing about how much of a token is right.
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
-        let key = key.map_err(|_| Failure::usage("the system has no random numbers for the admin tokens"))?;
+        let key = key.map_err(|_| "the system has no random numbers for the admin tokens")?;
         let tag = |token: Option<&str>| token.map(|token| hmac::sign(&key, token.as_bytes()));
         let (change, read) = (tag(change), tag(read));
         Ok(Self { key, change, read })
@@ -100,21 +103,22 @@ impl AdminTokens {
 }
 
 /// Reads the token of the flag `FLAG-file` or `FLAG`. Refuses one that is too short. No error repeats a token.
-pub fn read_token(flag: &str, file: Option<&PathBuf>, text: Option<&str>) -> Result<Option<String>, Failure> {
+pub fn read_token(flag: &str, file: Option<&PathBuf>, text: Option<&str>) -> Result<Option<String>, String> {
     let token = match (file, text) {
         (None, None) => return Ok(None),
-        (Some(_), Some(_)) => return Err(Failure::usage(format!("{flag}-file and {flag} are both given: choose one"))),
+        (Some(_), Some(_)) => return Err(format!("{flag}-file and {flag} are both given: choose one")),
         (None, Some(text)) => text.to_owned(),
-        (Some(path), None) => std::fs::read_to_string(path)
-            .map_err(|error| Failure::usage(format!("{flag}-file {}: {error}", path.display())))?,
+        (Some(path), None) => {
+            std::fs::read_to_string(path).map_err(|error| format!("{flag}-file {}: {error}", path.display()))?
+        }
     };
     let token = token.trim();
     let is_valid = token.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_valid || !(MIN_TOKEN_BYTES..=MAX_TOKEN_BYTES).contains(&token.len()) {
-        return Err(Failure::usage(format!(
+        return Err(format!(
             "{flag}: a token has {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} letters, digits and signs without spaces, such as the \
              output of `openssl rand -hex 32`"
-        )));
+        ));
     }
     Ok(Some(token.to_owned()))
 }
@@ -147,7 +151,7 @@ mod tests {
     fn a_token_that_can_be_guessed_or_not_be_sent_is_refused_and_not_repeated() {
         for text in ["", "hunter2", "hunter2 hunter2 hunter2", "hunter2hunter2\u{e9}\u{e9}", "hunter2\nhunter2hunter2"]
         {
-            let Err(Failure::Usage(message)) = read_token("--admin-token", None, Some(text)) else { panic!("{text}") };
+            let Err(message) = read_token("--admin-token", None, Some(text)) else { panic!("{text}") };
             assert!(message.contains("openssl rand") && !message.contains("hunter2"), "{message}");
         }
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -6,12 +6,13 @@ use std::time::Duration;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use serde::de::Error as _;
+use serde::de::Unexpected;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Number, json};
 use tidegate_rules::{SampleAttributes, SampleRequest};
 
-use crate::bounded_json::{BoundedList, BoundedMap, TOO_MANY, TextOrList};
+use crate::bounded_json::{BoundedList, BoundedMap, TextOrList};
+use crate::serve::json_problem;
 
 /// The most checks of one batch.
 const MAX_CHECKS: usize = 100;
@@ -167,18 +168,22 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
     let Some(number) = Option::<Number>::deserialize(deserializer)? else { return Ok(None) };
     let from_float = |number: f64| (number >= 0.0 && number.fract() == 0.0).then_some(number as u64);
     let whole = number.as_u64().or_else(|| number.as_f64().and_then(from_float)).filter(|number| *number <= MAX);
-    whole.map(Some).ok_or_else(|| D::Error::custom("this must be a whole number"))
+    whole.map(Some).ok_or_else(not_whole)
+}
+
+fn not_whole<E: serde::de::Error>() -> E {
+    E::invalid_value(Unexpected::Other("number"), &"a whole number below 2^53")
 }
 
 impl<'de> Deserialize<'de> for WholeNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        whole(deserializer)?.map(Self).ok_or_else(|| D::Error::custom("this must be a whole number"))
+        whole(deserializer)?.map(Self).ok_or_else(not_whole)
     }
 }
 
 impl CheckCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        Self::from_body(parse_call(body)?)
+        Self::from_body(parse(body)?)
     }
 
     /// A call that takes a slot or waits for its turn, so it cannot be a peek.
@@ -239,7 +244,7 @@ impl CheckCall {
 
 impl AcquireCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        let mut call: CheckBody = parse_call(body)?;
+        let mut call: CheckBody = parse(body)?;
         let max_wait = call.max_wait_ms.take().map(Duration::from_millis);
         Ok(Self { check: CheckCall::from_body(call)?.without_peek()?, max_wait })
     }
@@ -247,7 +252,7 @@ impl AcquireCall {
 
 impl ReserveCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        let mut call: CheckBody = parse_call(body)?;
+        let mut call: CheckBody = parse(body)?;
         let Some(idempotency_key) = call.idempotency_key.take() else {
             let message =
                 "idempotency_key is missing: send one that is new for each piece of work, and the same in each repeat";
@@ -267,7 +272,7 @@ impl ReserveCall {
 
 impl CommitCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        let CommitBody { id, cost, costs } = parse_call(body)?;
+        let CommitBody { id, cost, costs } = parse(body)?;
         let actual = match (cost, costs) {
             (Some(cost), None) => ActualCost::Same(cost),
             (None, Some(costs)) => ActualCost::Each(costs.0.into_iter().map(|(rule, cost)| (rule, cost.0)).collect()),
@@ -279,12 +284,12 @@ impl CommitCall {
 
 /// The id in a call of `/v1/quotas/release`.
 pub(crate) fn reservation_id(body: &[u8]) -> Result<String, BadRequest> {
-    parse_call(body).map(|body: ReleaseBody| body.id)
+    parse(body).map(|body: ReleaseBody| body.id)
 }
 
 impl BatchCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        let calls: BatchBody = parse_call(body)?;
+        let calls: BatchBody = parse(body)?;
         let checks: Result<Vec<_>, _> = calls.checks.0.into_iter().map(CheckCall::from_body).collect();
         let checks = checks?;
         if calls.atomic && checks.iter().any(|call| call.peek) {
@@ -344,37 +349,12 @@ impl SubjectCall {
 
 /// The receipt in a call of `/v1/refund`.
 pub(crate) fn receipt(body: &[u8]) -> Result<String, BadRequest> {
-    parse_call(body).map(|body: RefundBody| body.receipt)
+    parse(body).map(|body: RefundBody| body.receipt)
 }
 
-/// Parses the body of a call at the admin address. The error quotes no value.
+/// Parses the body of a call. The error names the place and quotes no value.
 pub(crate) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadRequest> {
-    parse_described(body, "docs/admin.md")
-}
-
-/// Parses the body of a call of the check API. The error quotes no value.
-fn parse_call<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadRequest> {
-    parse_described(body, "/openapi.json")
-}
-
-/// Parses a body. The error quotes no value, and says where the calls are described.
-fn parse_described<'b, T: Deserialize<'b>>(body: &'b [u8], description: &str) -> Result<T, BadRequest> {
-    serde_json::from_slice(body).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        // serde's message may quote a value, so only the kind of error is reported.
-        let problem = match error.classify() {
-            serde_json::error::Category::Syntax => "this is not JSON".to_owned(),
-            serde_json::error::Category::Eof => "the JSON ends too early".to_owned(),
-            serde_json::error::Category::Data | serde_json::error::Category::Io => {
-                let text = error.to_string();
-                if text.starts_with(TOO_MANY) {
-                    return BadRequest(format!("too many entries: {text}"));
-                }
-                format!("a field is unknown or has the wrong type; see {description}")
-            }
-        };
-        BadRequest(format!("line {line}, column {column}: {problem}"))
-    })
+    json_problem::from_json(body).map_err(BadRequest)
 }
 
 impl BadRequest {
