@@ -18,8 +18,9 @@ const RULES: &str = "
 version: 1
 identify:
   tenant: header:x-tenant-id
-  authenticated: [x-tenant-id]
+  authenticated: [x-tenant-id, x-api-key]
 rules:
+  - { id: keys, match: { path: /keys }, per: ['header:x-api-key'], fixed_window: { limit: 1, window: 30d }, on_failure: closed }
   - id: exports
     match: { path: /exports }
     per: [tenant]

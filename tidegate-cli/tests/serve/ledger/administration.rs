@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{CHANGE, Fixture, READ};
+use crate::serve::wait_for;
 
 /// The largest amount of a quota.
 const MAX_AMOUNT: i64 = (1 << 52) - 1;
@@ -49,8 +50,35 @@ fn a_reset_of_a_quota_that_was_never_used_says_so() {
     let body = json!({ "request": { "tenant": "acmee" }, "rule": "exports", "author": "eve", "reason": "a new trial" });
     let (status, answer) = fixture.post("/v1/subjects/reset", &body);
     assert_eq!((status, &answer["error"]), (422, &json!("nothing_to_reset")), "{answer}");
-    assert!(answer["message"].as_str().unwrap().contains("has used nothing"), "{answer}");
+    assert!(answer["message"].as_str().unwrap().starts_with("Was full under exports: nothing to reset"), "{answer}");
     assert_eq!(fixture.entries("exports"), [] as [Value; 0]);
+    // Nor has one that was reset before.
+    fixture.consume("/exports", "acme", 60);
+    let reset = ["subject", "reset", "--tenant", "acme", "--rule", "exports", "--reason", "a new trial"];
+    assert_eq!(fixture.run(&reset, CHANGE).0, Some(0));
+    let (code, shown, _) = fixture.run(&reset, CHANGE);
+    assert!(code == Some(1) && shown == "nothing was reset\nexports: was full, nothing to reset\n", "{shown}");
+    assert_eq!(fixture.entries("exports").len(), 2);
+}
+
+#[test]
+fn a_key_without_its_tenant_is_looked_for_under_the_tenants_of_the_ledger() {
+    let fixture = Fixture::start();
+    for tenant in ["acme", "globex"] {
+        fixture.consume("/exports", tenant, 1);
+    }
+    let call = json!({ "path": "/keys", "headers": { "x-tenant-id": "acme", "x-api-key": "hunter2" } }).to_string();
+    assert_eq!(fixture.server().check(&call)["allowed"], json!(true));
+    fixture.usage_of("exports", 2);
+    let named = || {
+        let (_, answer) = fixture.call("GET", "/v1/usage?rule=exports", READ, &Value::Null);
+        answer["usage"].as_array().unwrap().iter().all(|row| !row["tenant"].is_null()).then_some(())
+    };
+    wait_for("the ledger never has the names of the tenants", named);
+    let (code, shown, _) = fixture.run(&["subject", "reset", "-H", "x-api-key: hunter2"], CHANGE);
+    assert_eq!(code, Some(1), "{shown}");
+    assert!(shown.contains("keys: counted separately for each tenant: add --tenant; of the tenants"), "{shown}");
+    assert!(shown.contains("with state: 1\n"), "{shown}");
 }
 
 #[test]
