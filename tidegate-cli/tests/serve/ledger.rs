@@ -308,7 +308,8 @@ fn a_reset_of_a_quota_with_a_ledger_is_an_entry_with_author_and_reason() {
 #[test]
 fn reading_the_ledger_needs_a_token_and_changing_it_the_admin_token() {
     let fixture = Fixture::start();
-    let correction = json!({ "tenant": "acme", "rule": "exports", "amount": 1, "reason": "r", "author": "eve" });
+    let mut correction = json!({ "tenant": "acme", "rule": "exports", "amount": 1, "reason": "r", "author": "eve" });
+    correction["create"] = true.into();
     let calls = [
         ("GET", "/v1/usage", json!(null), 200),
         ("POST", "/v1/usage", json!({}), 200),

@@ -16,6 +16,7 @@ impl Fixture {
     /// The answer to a correction of `tenant` under `rule`, with these fields.
     fn correct(&self, tenant: &str, rule: &str, fields: &Value) -> (u16, Value) {
         let mut body = json!({ "tenant": tenant, "rule": rule, "amount": 1, "reason": "ticket 7", "author": "eve" });
+        body["create"] = true.into();
         for (name, value) in fields.as_object().unwrap() {
             body[name] = value.clone();
         }
@@ -107,6 +108,48 @@ fn a_correction_names_its_account_where_the_rule_keeps_names() {
     assert_eq!(fixture.entries("exports")[0]["tenant"], json!("newcomer"));
 }
 
+/// A mistyped tenant got an account of its own, and the money of another one.
+#[test]
+fn a_correction_of_a_tenant_that_the_ledger_does_not_know_needs_create() {
+    let fixture = Fixture::start();
+    fixture.consume("/exports", "acme", 60);
+    let correct = |tenant: &str, rule: &str, more: &[&str]| {
+        let arguments =
+            ["quota", "correct", "--tenant", tenant, "--rule", rule, "--amount", "7", "--reason", "ticket 7"];
+        fixture.run(&[&arguments[..], more].concat(), CHANGE)
+    };
+    let (code, _, error) = correct("acmee", "exports", &[]);
+    assert!(code == Some(2) && error.contains("no account of this subject") && error.contains("--create"), "{error}");
+    let body = json!({ "create": false });
+    let (status, answer) = fixture.correct("acmee", "exports", &body);
+    assert_eq!((status, &answer["error"]), (422, &json!("unknown_subject")), "{answer}");
+    assert_eq!(fixture.entries("exports").len(), 1, "nothing was opened");
+    let (code, shown, error) = correct("acme", "calls", &[]);
+    assert_eq!(code, Some(0), "the tenant is known by another rule: {error}");
+    assert!(shown.starts_with("corrected by +7: 7 of 1000 used in 20"), "{shown}");
+    let (code, shown, _) = correct("acmee", "exports", &["--create"]);
+    assert!(code == Some(0) && shown.starts_with("corrected by +7: 7 of 100 used in 20"), "{shown}");
+    let (code, shown, _) = correct("acmee", "exports", &[]);
+    assert!(code == Some(0) && shown.starts_with("corrected by +7: 14 of 100 used in 20"), "{shown}");
+}
+
+#[test]
+fn the_table_of_usage_shows_what_is_reserved() {
+    let fixture = Fixture::start();
+    fixture.consume("/exports", "acme", 1);
+    let reserve =
+        json!({ "path": "/exports", "headers": { "x-tenant-id": "acme" }, "cost": 90, "idempotency_key": "k" });
+    let (status, answer) = fixture.server().post("/v1/quotas/reserve", &reserve.to_string());
+    assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+    fixture.usage_of("exports", 1);
+    let (code, shown, _) = fixture.run(&["quota", "show"], READ);
+    assert!(code == Some(0) && shown.lines().next().unwrap().contains("  used  reserved  of"), "{shown}");
+    assert!(
+        shown.contains("     1        90  100  █▒▒▒") && shown.contains("  1 %  near with what is reserved"),
+        "{shown}"
+    );
+}
+
 #[test]
 fn a_period_is_written_and_shown_as_in_the_usage() {
     let fixture = Fixture::start();
@@ -191,6 +234,7 @@ fn a_repeated_correction_is_answered_as_repeated() {
         "why not",
         "--idempotency-key",
         "k",
+        "--create",
     ];
     let (_, first, _) = fixture.run(&correct, CHANGE);
     assert!(first.starts_with("corrected by +7: 7 of 100 used in 20"), "{first}");
