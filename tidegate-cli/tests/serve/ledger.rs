@@ -2,6 +2,7 @@
 
 mod administration;
 mod ownership;
+mod unrecorded;
 
 use std::fs;
 use std::process::Command;
@@ -61,7 +62,8 @@ impl Fixture {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn start_server(&self) -> Running {
+    /// A server, whose log was not read yet.
+    fn spawn_server(&self) -> Running {
         let arguments = [
             ("--rules", self.path("rules.yaml")),
             ("--ledger", format!("sqlite:{}", self.path("ledger.db"))),
@@ -75,7 +77,11 @@ impl Fixture {
             command.arg(flag).arg(value);
         }
         command.env("TIDEGATE_SECRET", SECRET);
-        let mut server = Running::start_command(command);
+        Running::start_command(command)
+    }
+
+    fn start_server(&self) -> Running {
+        let mut server = self.spawn_server();
         // On a busy machine, it listens before that.
         server.wait_for_log("store and ledger are ready");
         server
@@ -385,15 +391,4 @@ fn metrics_and_log_show_the_ledger_and_no_secret() {
     for hidden in ["hunter2", SECRET, CHANGE, READ] {
         assert!(!log.contains(hidden) && !page.contains(hidden), "{hidden}: {log}");
     }
-}
-
-#[test]
-fn rules_with_a_ledger_are_not_loaded_by_a_server_without_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("rules.yaml");
-    fs::write(&path, "version: 1\nrules: []\n").unwrap();
-    let mut server = Running::with_rules(&path);
-    fs::write(&path, RULES).unwrap();
-    let line = server.wait_for_log("rules not reloaded");
-    assert!(line.contains("rule `exports` has a ledger") && line.contains("--ledger"), "{line}");
 }

@@ -16,7 +16,7 @@ use super::door_gaps::log_gaps;
 use super::envoy::Envoy;
 use super::instrumented_store::InstrumentedStore;
 use super::leases::Leases;
-use super::ledger::{LedgerMeans, LedgerSetup, ServerLedger};
+use super::ledger::{LedgerMeans, LedgerSetup, ServerLedger, warn_of_unrecorded};
 use super::metrics::Metrics;
 use super::observers::Observers;
 use super::options::ServeArgs;
@@ -100,6 +100,9 @@ impl Engine {
         }
         log_gaps(&file, arguments.has_gateway());
         let setup = LedgerSetup::new(arguments, &url, &file).await?;
+        if setup.is_some() {
+            warn_of_unrecorded(&file);
+        }
         let journal = setup.as_ref().and_then(LedgerSetup::journal);
         let (store, probe) = connect(&url, arguments, journal).await?;
         let ledger = match setup {
@@ -340,6 +343,9 @@ impl Engine {
                 self.refusals.follow(&file);
                 self.clients.follow(&file);
                 log_gaps(&file, self.has_gateway);
+                if self.ledger.is_some() {
+                    warn_of_unrecorded(&file);
+                }
                 self.replace_limiter(self.limiter().with_rules(file.rules().clone()));
                 *status = RulesStatus::new(status.version + 1, file);
                 Ok(())
