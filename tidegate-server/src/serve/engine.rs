@@ -41,6 +41,7 @@ pub(crate) struct Engine {
     refusals: Arc<RefusalLog>,
     clients: Arc<ClientResolver>,
     has_gateway: bool,
+    has_strict_checks: bool,
     path: Option<PathBuf>,
     /// The content of the rule file when it was last read, whether it could be used or not.
     last_read: Mutex<Option<Vec<u8>>>,
@@ -156,6 +157,7 @@ impl Engine {
             refusals,
             clients: Arc::new(ClientResolver::new(arguments.bounds.exempt_clients.clone(), &file, untrusted)),
             has_gateway: arguments.has_gateway(),
+            has_strict_checks: arguments.strict_checks,
             path: arguments.rules.clone(),
             last_read: Mutex::new(arguments.rules.as_ref().and_then(|path| std::fs::read(path).ok())),
             envoy,
@@ -251,6 +253,11 @@ impl Engine {
     /// Who the client of a connection or a request is.
     pub(crate) const fn clients(&self) -> &Arc<ClientResolver> {
         &self.clients
+    }
+
+    /// Whether a check that no rule matches is an error, unless the call says otherwise.
+    pub(crate) const fn has_strict_checks(&self) -> bool {
+        self.has_strict_checks
     }
 
     pub(crate) const fn receipts(&self) -> &Receipts {

@@ -59,6 +59,10 @@ pub struct ServeArgs {
     /// Address of the check API
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub(crate) http: SocketAddr,
+    /// Answer calls of the check API that no rule matches with 422 `no_rule`, unless they say `"strict": false`: a mistyped action or path
+    /// would pass without a limit
+    #[arg(long, env = "TIDEGATE_STRICT_CHECKS")]
+    pub(crate) strict_checks: bool,
     /// Address of Envoy's rate limit service
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", default_value = "127.0.0.1:8081")]
     pub(crate) grpc: SocketAddr,
