@@ -104,6 +104,10 @@ pub(crate) struct SubjectArgs {
     /// Only the buckets of this rule
     #[arg(long, value_name = "ID")]
     pub(crate) rule: Option<String>,
+    /// In place of a request: the digits of the subject in a line of the log, 8 or more. They are looked for among the subjects that the server
+    /// has refused in the last hour
+    #[arg(long, value_name = "DIGITS")]
+    pub(crate) hash: Option<String>,
     /// Print the answer of the server as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -309,12 +313,14 @@ Examples:
   tidegate subject show -H 'x-api-key: k1'
   tidegate subject show --ip 203.0.113.9 -X POST --path /api/rides/request
   tidegate subject show --action login --attr account=a7 --rule login-account --json
+  tidegate subject show --hash 5b0c63d1        # the digits of a line of the log
   TIDEGATE_ADMIN_TOKEN=... tidegate subject show --admin http://10.0.0.7:8082 --tenant acme";
 
 const SUBJECT_RESET_EXAMPLES: &str = "\
 Examples:
   tidegate subject reset -H 'x-api-key: k1' --admin-token-file admin-token
   tidegate subject reset --attr account=a7 --rule login-account
+  tidegate subject reset --hash 5b0c63d1 --rule login-account
   tidegate subject reset --tenant acme --rule export-units --reason 'trial restarted'   # a quota with a ledger";
 
 const STATUS_EXAMPLES: &str = "\

@@ -18,15 +18,18 @@ pub(crate) fn run(command: &SubjectCommand, output: &mut Output<'_>) -> Result<E
 }
 
 fn show(arguments: &SubjectArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
-    let answer = arguments.server.client()?.post("/v1/subjects/show", &body(arguments)?)?;
+    let (is_found, answer) = arguments.server.client()?.post_if_needed("/v1/subjects/show", &body(arguments)?)?;
     if arguments.json {
         output.json(&answer);
+    } else if !is_found {
+        print_not_found(&answer, output);
     } else {
         print_headline(&answer, output);
         print_buckets(&answer["buckets"], output);
         print_rest(&answer, output);
     }
     let is_allowed = match &answer["next"] {
+        _ if !is_found => false,
         Value::Null => longest_denial(&answer, |_| true).is_none(),
         next => next["allowed"] == json!(true),
     };
@@ -49,11 +52,23 @@ fn reset(arguments: &ResetArgs, output: &mut Output<'_>) -> Result<Exit, Failure
         } else {
             let nothing = output.styled(Style::Bad, "nothing was reset");
             output.line(nothing);
+            if answer["error"] != json!("nothing_to_reset") {
+                print_not_found(&answer, output);
+            }
         }
         print_unchanged(&answer, output);
         print_rest(&answer, output);
     }
     Ok(Exit::from_success(is_done))
+}
+
+/// Digits of the log that do not lead to one subject.
+fn print_not_found(answer: &Value, output: &mut Output<'_>) {
+    output.line(answer["message"].as_str().unwrap_or_default());
+    for one in answer["matches"].as_array().into_iter().flatten() {
+        let (hash, rules) = (one["hash"].as_str().unwrap_or_default(), texts(&one["rules"]));
+        output.line(format_args!("  {hash}  {}", rules.join(", ")));
+    }
 }
 
 fn print_reset(answer: &Value, output: &mut Output<'_>) {
@@ -84,6 +99,14 @@ fn print_unchanged(answer: &Value, output: &mut Output<'_>) {
 }
 
 fn body(arguments: &SubjectArgs) -> Result<Value, Failure> {
+    if let Some(hash) = &arguments.hash {
+        if arguments.request.optional_json()?.is_some() {
+            return Err(Failure::usage(
+                "--hash stands in place of a request: leave the other flags of the subject out",
+            ));
+        }
+        return Ok(json!({ "hash": hash, "rule": arguments.rule }));
+    }
     Ok(json!({ "request": arguments.request.json()?, "rule": arguments.rule }))
 }
 

@@ -10,6 +10,7 @@ use tidegate::{Request, RequestProblem, RequestProblemKind};
 
 use crate::RuleFile;
 use crate::condition::Condition;
+use crate::identity::Identity;
 use crate::provenance::Provenance;
 use crate::repeated::MAX_REPEATED_VALUES;
 use crate::request_matcher::{RuleMatcher, RuleSubject, TenantUse};
@@ -72,6 +73,15 @@ impl RuleFile {
             }
         }
         view.problem().map_or(Ok(()), |problem| Err(problem.clone()))
+    }
+
+    /// Whether a rule counts by something that identifies a sender. All senders share the limit of one that does not, of which the subject is
+    /// a path, a constant, a plan or nothing. `None` if there is no such rule, or it is disabled.
+    pub fn identifies_subjects(&self, id: &str) -> Option<bool> {
+        let rule = self.matcher.rules.iter().find(|rule| rule.id == id)?;
+        let identifies =
+            |identity: &Identity| identity.name != "plan" && identity.provenance_if_missing() != Provenance::NoIdentity;
+        Some(rule.tenant == TenantUse::Subject || rule.per.iter().any(identifies))
     }
 
     /// The tenants that the file names: those with a plan, and those of conditions.
@@ -165,6 +175,13 @@ rules:
         );
         // An address belongs to no tenant.
         assert_eq!(statuses(&[("ip", "192.0.2.1")])[0].1, Known);
+    }
+
+    #[test]
+    fn a_rule_that_counts_a_path_or_nothing_identifies_no_subject() {
+        let file = RuleFile::parse("rules.yaml", RULES).unwrap_or_else(|report| panic!("{report}"));
+        let identifies = ["search", "team", "all", "route", "off", "none"].map(|id| file.identifies_subjects(id));
+        assert_eq!(identifies, [Some(true), Some(true), Some(false), Some(false), None, None]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use super::{forward_auth, health, openapi};
 use crate::check_response::CheckResponse;
 use input::{AcquireCall, BatchCall, CheckCall};
 pub(crate) use input::{BadRequest, CheckBody, parse};
-pub(crate) use subject_call::SubjectCall;
+pub(crate) use subject_call::{SubjectCall, SubjectDescription};
 
 /// The routes of `--http`. `guard` refuses web pages that would consume limits; forward-auth is not guarded, since a proxy sends
 /// the host and the origin of its client there. Callers that wait are answered when the server is `stopping`.

@@ -255,6 +255,11 @@ impl Engine {
         &self.clients
     }
 
+    /// Whether hashes of subjects are the same in every process of this deployment.
+    pub(crate) const fn has_secret(&self) -> bool {
+        self.has_secret
+    }
+
     /// Whether a check that no rule matches is an error, unless the call says otherwise.
     pub(crate) const fn has_strict_checks(&self) -> bool {
         self.has_strict_checks

@@ -1,8 +1,13 @@
 //! What `subject show` and `subject reset` tell: the truth about the whole subject, and what was not done.
 
-use serde_json::json;
+use std::collections::HashMap;
 
-use super::{CHANGE, Fixture};
+use serde_json::json;
+use tidegate::{Request, Secret};
+use tidegate_rules::RuleFile;
+
+use super::{CHANGE, Fixture, RULES, run};
+use crate::serve::Running;
 
 /// Keys that belong to tenants, three of which the file names.
 const TENANTS: &str = "
@@ -16,6 +21,27 @@ rules:
 plans: { pro: { search: { fixed_window: { limit: 3, window: 30d } } } }
 tenants: { acme: pro, globex: pro, initech: pro }
 ";
+
+/// The digits of the subject in the next line about a refusal.
+fn logged_digits(server: &mut Running) -> String {
+    let line = server.wait_for_log("refused");
+    line.split("subject=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+}
+
+/// Two keys whose subjects have the same first digits, which an attacker cannot find without the secret.
+fn keys_with_the_same_digits() -> [String; 2] {
+    let file = RuleFile::parse("rules.yaml", RULES).unwrap();
+    let (rules, mut known) = (file.rules().clone().with_secret(&Secret::new("s1")), HashMap::new());
+    for number in 0.. {
+        let key = format!("key-{number}");
+        let request = Request::new("").with_attribute("path", "/search").with_attribute("header:x-api-key", &key);
+        let subject = rules.resolve(&request).checks()[0].key().subject();
+        if let Some(other) = known.insert((subject.hash() >> 96) as u32, key.clone()) {
+            return [other, key];
+        }
+    }
+    unreachable!("there are more keys than digits")
+}
 
 impl Fixture {
     /// Whether a search of this key is allowed under this tenant.
@@ -72,7 +98,7 @@ fn a_subject_that_is_counted_for_each_tenant_is_not_reset_without_its_tenant() {
 
 #[test]
 fn a_reset_says_what_else_denies_the_next_request() {
-    let rules = super::RULES.replace("limit: 100", "limit: 2");
+    let rules = RULES.replace("limit: 100", "limit: 2");
     let fixture = Fixture::with_rules(&rules);
     while fixture.is_allowed() {}
     let (code, shown, _) =
@@ -102,4 +128,92 @@ fn without_a_path_the_first_line_is_about_the_limits_of_the_subject() {
     assert_eq!(lines.next(), Some("its next request is allowed"));
     let other = lines.next().unwrap();
     assert!(other.starts_with("search denies for ") && other.ends_with(", and does not match this request"), "{shown}");
+}
+
+#[test]
+fn the_digits_of_a_line_of_the_log_lead_to_the_buckets_of_its_subject() {
+    let mut fixture = Fixture::start();
+    while fixture.is_allowed() {}
+    let digits = logged_digits(&mut fixture.server);
+    let subject = |command: &str, more: &[&str], token: &str| {
+        let (code, shown, error) = fixture.run(&[&["subject", command], more].concat(), token);
+        assert!(!shown.contains("hunter2") && !error.contains("hunter2"));
+        (code, shown + &error)
+    };
+    let (code, shown) = subject("show", &["--hash", &digits], "read");
+    assert!(code == Some(1) && shown.starts_with("search denies for "), "{shown}");
+    assert!(shown.contains("search  fixed_window  0 of 2") && !shown.contains("export"), "{shown}");
+    for (arguments, code, text) in [
+        (&["--hash", "00000000"][..], 1, "has refused no subject with these digits in the last hour"),
+        (&["--hash", &digits, "--rule", "export"], 1, "has refused no subject with these digits"),
+        (&["--hash", &digits[..7]], 2, "8 to 32 hexadecimal digits"),
+        (&["--hash", "hunter22"], 2, "8 to 32 hexadecimal digits"),
+        (&["--hash", &digits, "-H", "x-api-key: k1"], 2, "--hash stands in place of a request"),
+    ] {
+        let (found, shown) = subject("reset", arguments, "change");
+        assert!(found == Some(code) && shown.contains(text), "{arguments:?}: {shown}");
+        assert!(!shown.contains("TIDEGATE_SECRET"), "the digits are the same in every process: {shown}");
+    }
+    let (code, shown) = subject("reset", &["--hash", &digits], "read");
+    assert!(code == Some(2) && shown.contains("for reading only"), "{shown}");
+    assert!(!fixture.is_allowed(), "nothing was reset so far");
+    let (code, shown) = subject("reset", &["--hash", &digits.to_uppercase(), "--rule", "search"], "change");
+    assert!(code == Some(0) && shown.starts_with("reset under 1 rule: search\n"), "{shown}");
+    assert!(fixture.is_allowed());
+    let log = fixture.server.stop_and_read_log().join("\n");
+    let audit = log.lines().find(|line| line.contains("subject reset by an administrator")).unwrap();
+    assert!(audit.contains(&digits) && !log.contains("hunter2"), "{audit}");
+}
+
+#[test]
+fn digits_of_several_subjects_reset_none_of_them() {
+    let mut fixture = Fixture::start();
+    let keys = keys_with_the_same_digits();
+    let is_allowed = |key: &str| {
+        let headers = json!({ "x-api-key": key });
+        fixture.server.check(&json!({ "path": "/search", "headers": headers }).to_string())["allowed"] == json!(true)
+    };
+    for key in &keys {
+        while is_allowed(key) {}
+    }
+    let body = json!({ "request": { "path": "/search", "headers": { "x-api-key": keys[0] } } }).to_string();
+    let shown = fixture.call("/v1/subjects/show", CHANGE, &body).1;
+    let hash = shown["buckets"][0]["subject"].as_str().unwrap();
+    let (code, listed, _) = fixture.run(&["subject", "reset", "--hash", &hash[..8]], "change");
+    assert_eq!(code, Some(1), "{listed}");
+    assert!(
+        listed.starts_with("nothing was reset\n2 subjects have these digits: send more digits, or a `rule`.\n"),
+        "{listed}"
+    );
+    assert!(listed.contains(&format!("  {}  search\n", &hash[..16])), "{listed}");
+    assert!(keys.iter().all(|key| !is_allowed(key)));
+    let (code, reset, _) = fixture.run(&["subject", "reset", "--hash", &hash[..16]], "change");
+    assert_eq!(code, Some(0), "{reset}");
+    assert_eq!([is_allowed(&keys[0]), is_allowed(&keys[1])], [true, false]);
+    drop(fixture.server.stop_and_read_log());
+}
+
+#[test]
+fn a_limit_that_all_senders_share_is_not_reset_by_its_digits() {
+    let mut fixture = Fixture::with_rules(&RULES.replace("limit: 100", "limit: 1"));
+    while fixture.is_allowed() {}
+    let digits = logged_digits(&mut fixture.server);
+    let (code, shown, _) = fixture.run(&["subject", "reset", "--hash", &digits], "change");
+    assert!(code == Some(1) && shown.contains("all: all senders share its limit"), "{shown}");
+    assert!(!fixture.is_allowed());
+}
+
+#[test]
+fn without_a_secret_the_command_says_that_digits_belong_to_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules.yaml");
+    std::fs::write(&rules, RULES).unwrap();
+    let mut server = Running::with_rules(&rules);
+    while server.check(super::SEARCH)["allowed"] == json!(true) {}
+    let digits = logged_digits(&mut server);
+    let show = |digits: &str| run(&["subject", "show", "--hash", digits, "--admin", &server.admin], None);
+    let (code, shown, _) = show("00000000");
+    assert!(code == Some(1) && shown.contains("Without TIDEGATE_SECRET, digits are good for the process"), "{shown}");
+    let (code, shown, _) = show(&digits);
+    assert!(code == Some(1) && shown.starts_with("search denies for "), "{shown}");
 }

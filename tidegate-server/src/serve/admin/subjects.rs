@@ -1,10 +1,11 @@
 //! `/v1/subjects/show` and `/v1/subjects/reset`: the buckets of a customer, what its next request would get, and a fresh start for it.
 //!
-//! A subject is described by a request, or by the part of one that identifies it: an API key, a user, an address. It is sent in the
-//! body, since addresses of calls end up in logs. A rule need not match that request: every rule counts that knows the whole
+//! A subject is described by a request, or by the part of one that identifies it: an API key, a user, an address; or by the digits of a line
+//! of the refusal log. It is sent in the body, since addresses of calls end up in logs. A rule need not match that request: every rule counts that knows the whole
 //! subject. Limits that all senders share are never reset.
 
 mod buckets;
+mod refused;
 mod subject_plans;
 mod tenant_search;
 
@@ -21,28 +22,31 @@ use serde_json::{Value, json};
 use tidegate::attributes::PATH;
 use tidegate::spi::{Check, Plan, Store};
 use tidegate::{Decision, Limiter, Request, StoreError};
+use tidegate_rules::RuleFile;
 
 use self::buckets::{Buckets, peek};
+use self::refused::find_refused;
 use self::tenant_search::TenantSearch;
 use super::usage::{AccountResets, UsageError, reset_accounts, split_ledger_checks};
 use crate::check_response::CheckResponse;
-use crate::serve::api::{BadRequest, SubjectCall, rejected};
+use crate::serve::api::{BadRequest, SubjectCall, SubjectDescription, rejected};
 use crate::serve::engine::Engine;
 use crate::serve::instrumented_store::InstrumentedStore;
 use crate::serve::json_body::JsonBody;
 
 /// Shows the buckets of a subject, and what its next request would get. Consumes nothing.
-pub(super) async fn show(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
+pub(super) async fn show(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, UsageError> {
     let call = SubjectCall::for_reading(&body)?;
-    let ((limiter, file), request) = (engine.rules_in_force(), call.attributes.request());
-    let mut subject = SubjectPlans::new(&limiter, &file, &request, call.rule.as_deref())?;
-    let tenants = TenantSearch::run(&engine, (&limiter, &file), &request, std::mem::take(&mut subject.without_tenant));
-    let tenants = tenants.await;
+    let ((limiter, file), request) = (engine.rules_in_force(), call.request());
+    let mut subject = find_subject(&engine, (&limiter, &file), &call)?;
+    let without_tenant = std::mem::take(&mut subject.without_tenant);
+    let tenants = TenantSearch::run(&engine, (&limiter, &file), request.as_ref(), without_tenant).await;
     let shown = async {
-        let next = limiter.plan(&request);
-        let matching: BTreeSet<&str> = next.checks().iter().map(|check| check.gate().rule()).collect();
+        let next = request.as_ref().map(|request| limiter.plan(request));
+        let checks = next.iter().flat_map(Plan::checks);
+        let matching: BTreeSet<&str> = checks.map(|check| check.gate().rule()).collect();
         let buckets = Buckets::read(&limiter, &subject.plans, &matching).await?;
-        Ok::<_, StoreError>((next_decision(&limiter, &request).await?, buckets))
+        Ok::<_, StoreError>((next_decision(&limiter, request.as_ref()).await?, buckets))
     };
     Ok(match shown.await {
         Ok((next, buckets)) => {
@@ -59,8 +63,8 @@ pub(super) async fn show(State(engine): State<Arc<Engine>>, JsonBody(body): Json
 /// there is nothing to delete, the answer says what was found.
 pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, UsageError> {
     let call = SubjectCall::from_json(&body)?;
-    let ((limiter, file), request) = (engine.rules_in_force(), call.attributes.request());
-    let mut subject = SubjectPlans::new(&limiter, &file, &request, call.rule.as_deref())?;
+    let ((limiter, file), request) = (engine.rules_in_force(), call.request());
+    let mut subject = find_subject(&engine, (&limiter, &file), &call)?;
     let without_tenant = std::mem::take(&mut subject.without_tenant);
     let (accounts, others) = split_ledger_checks(&subject.plans);
     let found = Buckets::read_for_reset(&limiter, &subject.plans).await;
@@ -86,7 +90,7 @@ pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): Jso
         );
         return Ok(unavailable(&limiter, &error));
     }
-    let tenants = TenantSearch::run(&engine, (&limiter, &file), &request, without_tenant).await;
+    let tenants = TenantSearch::run(&engine, (&limiter, &file), request.as_ref(), without_tenant).await;
     let mut answer = rest(&subject, tenants.as_ref());
     (answer["full"], answer["overflowed"]) = (json!(full), json!(overflowed));
     if rules.is_empty() {
@@ -96,13 +100,26 @@ pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): Jso
         target: "tidegate::audit", rules = rule_list, subjects = subject_list, author, "subject reset by an administrator"
     );
     answer["reset"] = json!(rules);
-    if let Ok(Some(next)) = next_decision(&limiter, &request).await {
+    if let Ok(Some(next)) = next_decision(&limiter, request.as_ref()).await {
         answer["next"] = json!(CheckResponse::new(&next));
     }
     if let Some(resets) = &resets {
         answer["repaired"] = resets.repaired.into();
     }
     Ok(Json(answer).into_response())
+}
+
+/// The subject of a call. An error if the call does not describe a single one.
+fn find_subject<'l>(
+    engine: &Engine,
+    (limiter, file): (&'l Limiter<InstrumentedStore>, &RuleFile),
+    call: &SubjectCall,
+) -> Result<SubjectPlans<'l>, UsageError> {
+    let rule = call.rule.as_deref();
+    match &call.subject {
+        SubjectDescription::Request(attributes) => Ok(SubjectPlans::new(limiter, file, &attributes.request(), rule)?),
+        SubjectDescription::Hash(digits) => find_refused(engine, (limiter, file), digits, rule),
+    }
 }
 
 impl SubjectPlans<'_> {
@@ -122,8 +139,9 @@ impl SubjectPlans<'_> {
 /// What the next request would get. `None` if only a subject is described: which rules its next request matches is not known.
 async fn next_decision(
     limiter: &Limiter<InstrumentedStore>,
-    request: &Request<'_>,
+    request: Option<&Request<'_>>,
 ) -> Result<Option<Decision>, StoreError> {
+    let Some(request) = request else { return Ok(None) };
     if request.attribute(PATH).is_none() && request.action().is_empty() {
         return Ok(None);
     }

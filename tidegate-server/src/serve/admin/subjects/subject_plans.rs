@@ -12,6 +12,7 @@ use crate::serve::instrumented_store::InstrumentedStore;
 const MAX_RULES: usize = 200;
 
 /// The plans of a subject, and the rules without one.
+#[derive(Default)]
 pub(in crate::serve::admin) struct SubjectPlans<'l> {
     /// One for each rule that knows the subject.
     pub(in crate::serve::admin) plans: Vec<Plan<'l>>,
@@ -42,8 +43,7 @@ impl<'l> SubjectPlans<'l> {
         {
             return Err(BadRequest::new("rule: there is no such rule, or it is disabled"));
         }
-        let mut subject =
-            Self { plans: Vec::new(), incomplete: Vec::new(), shared: Vec::new(), without_tenant: Vec::new() };
+        let mut subject = Self::default();
         let found = file.for_each_subject(request, &mut |rule, status, matched| {
             if only.is_some_and(|only| only != rule) {
                 return;

@@ -25,16 +25,14 @@ pub(super) struct TenantSearch {
 }
 
 impl TenantSearch {
-    /// Looks for the subject of `request`, which has no tenant, under these rules. `None` if there are none.
+    /// Looks for the subject of `request`, which has no tenant, under these rules. `None` if there are none, or no request.
     pub(super) async fn run(
         engine: &Engine,
         (limiter, file): (&Limiter<InstrumentedStore>, &RuleFile),
-        request: &Request<'_>,
+        request: Option<&Request<'_>>,
         rules: Vec<String>,
     ) -> Option<Self> {
-        if rules.is_empty() {
-            return None;
-        }
+        let request = request.filter(|_| !rules.is_empty())?;
         let mut tenants: BTreeSet<String> = file.tenants().into_iter().map(str::to_owned).collect();
         let mut search = Self { rules, looked_up: 0, with_state: 0, is_complete: true };
         if let Some(ledger) = engine.ledger() {
