@@ -88,6 +88,15 @@ impl AdminClient {
         self.call(Method::POST, path, "application/json", body.to_string().into()).map(|answer| answer.json())
     }
 
+    /// The answer to `POST path`, and whether anything was done: a server that has nothing to do says why, with 422.
+    pub(crate) fn post_if_needed(&self, path: &str, body: &Value) -> Result<(bool, Value), Failure> {
+        let answer = self.exchange(Method::POST, path, "application/json", body.to_string().into())?;
+        match answer.status {
+            StatusCode::UNPROCESSABLE_ENTITY => Ok((false, answer.json())),
+            _ => Self::successful(answer).map(|answer| (true, answer.json())),
+        }
+    }
+
     /// A page of the answer to `POST path`, as text of the type `accept`.
     pub(crate) fn post_for_text(&self, path: &str, accept: &'static str, body: &Value) -> Result<TextPage, Failure> {
         let Answer { after, body, .. } = self.call(Method::POST, path, accept, body.to_string().into())?;
@@ -95,15 +104,24 @@ impl AdminClient {
     }
 
     fn call(&self, method: Method, path: &str, accept: &'static str, body: Bytes) -> Result<Answer, Failure> {
+        Self::successful(self.exchange(method, path, accept, body)?)
+    }
+
+    /// The answer with any status.
+    fn exchange(&self, method: Method, path: &str, accept: &'static str, body: Bytes) -> Result<Answer, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::usage(format!("cannot start the async runtime: {error}")))?;
         let call = self.send(method, path, accept, body);
         let sent = runtime.block_on(async { tokio::time::timeout(CALL_TIMEOUT, call).await });
-        let received = match sent {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(self.unreachable(&error)),
-            Err(_) => return Err(self.unreachable(&"it does not answer in time")),
-        };
+        match sent {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(self.unreachable(&error)),
+            Err(_) => Err(self.unreachable(&"it does not answer in time")),
+        }
+    }
+
+    /// The answer if the server did what was asked; else the reason why it did not.
+    fn successful(received: Answer) -> Result<Answer, Failure> {
         let status = received.status;
         if status.is_success() {
             return Ok(received);
@@ -115,7 +133,7 @@ impl AdminClient {
                 "{message} The server wants a token: set TIDEGATE_ADMIN_TOKEN, or use --admin-token-file"
             )),
             status if status.is_server_error() => Failure::Server(format!("the server answers {status}: {message}")),
-            status => Failure::usage(format!("the server answers {status}: {message}{}", details(&answer))),
+            status => Failure::usage(format!("the server answers {status}: {message}")),
         })
     }
 
@@ -172,15 +190,6 @@ fn authority(url: &str) -> Result<String, Failure> {
     let authority = authority.ok_or_else(|| refused("this is not the address of a server"))?;
     let port = authority.port_u16().unwrap_or(DEFAULT_PORT);
     Ok(format!("{}:{port}", authority.host()))
-}
-
-/// What rules need to know beyond the given subject, if the server says so.
-fn details(answer: &Value) -> String {
-    let missing = |rule: &Value| {
-        let parts: Vec<&str> = rule["missing"].as_array()?.iter().filter_map(Value::as_str).collect();
-        Some(format!("\n  {} needs {}", rule["rule"].as_str()?, parts.join(" and ")))
-    };
-    answer["incomplete"].as_array().into_iter().flatten().filter_map(missing).collect()
 }
 
 #[cfg(test)]

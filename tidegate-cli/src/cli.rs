@@ -69,15 +69,16 @@ pub(crate) enum SubjectCommand {
     /// Show the buckets of a subject, and what its next request would get
     ///
     /// Describe the subject by as much of a request as identifies it. Every rule that counts by it is shown, whether or not it matches
-    /// the request. Nothing is consumed. Exit code: 0 if the request would be allowed, 1 if it would be denied, 2 for wrong
-    /// arguments or a missing token, 3 if the server or its store does not answer.
+    /// the request. Nothing is consumed. Without --path and --action, the first line is about the limits of the subject, not about a
+    /// request. Exit code: 0 if the request would be allowed, or no limit of the subject denies, 1 if one denies, 2 for wrong arguments or a
+    /// missing token, 3 if the server or its store does not answer.
     #[command(after_help = SUBJECT_SHOW_EXAMPLES)]
     Show(SubjectArgs),
     /// Reset the buckets of a subject, so that it starts with full limits
     ///
     /// All instances of the server admit it within a second. Limits that all senders share are not reset. The server writes the reset
-    /// to its log, with a hash of the subject. Needs the admin token. Exit code: 0 if it was reset, 2 for wrong arguments or a
-    /// missing token, 3 if the server or its store does not answer.
+    /// to its log, with a hash of the subject. Needs the admin token. Exit code: 0 if something was reset, 1 if there was nothing to
+    /// reset, 2 for wrong arguments or a missing token, 3 if the server or its store does not answer.
     ///
     /// A quota with a ledger is reset by an entry of the ledger, which has an author and a reason.
     #[command(after_help = SUBJECT_RESET_EXAMPLES)]
@@ -103,6 +104,10 @@ pub(crate) struct SubjectArgs {
     /// Only the buckets of this rule
     #[arg(long, value_name = "ID")]
     pub(crate) rule: Option<String>,
+    /// In place of a request: the digits of the subject in a line of the log, 8 or more. They are looked for among the subjects that the server
+    /// has refused in the last hour
+    #[arg(long, value_name = "DIGITS")]
+    pub(crate) hash: Option<String>,
     /// Print the answer of the server as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -308,12 +313,14 @@ Examples:
   tidegate subject show -H 'x-api-key: k1'
   tidegate subject show --ip 203.0.113.9 -X POST --path /api/rides/request
   tidegate subject show --action login --attr account=a7 --rule login-account --json
+  tidegate subject show --hash 5b0c63d1        # the digits of a line of the log
   TIDEGATE_ADMIN_TOKEN=... tidegate subject show --admin http://10.0.0.7:8082 --tenant acme";
 
 const SUBJECT_RESET_EXAMPLES: &str = "\
 Examples:
   tidegate subject reset -H 'x-api-key: k1' --admin-token-file admin-token
   tidegate subject reset --attr account=a7 --rule login-account
+  tidegate subject reset --hash 5b0c63d1 --rule login-account
   tidegate subject reset --tenant acme --rule export-units --reason 'trial restarted'   # a quota with a ledger";
 
 const STATUS_EXAMPLES: &str = "\

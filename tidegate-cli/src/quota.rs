@@ -108,6 +108,7 @@ fn correct(arguments: &CorrectArgs, output: &mut Output<'_>) -> Result<Exit, Fai
         ("author", Some(arguments.author.as_str().into())),
         ("period", text(arguments.period.as_ref())),
         ("idempotency_key", text(arguments.idempotency_key.as_ref())),
+        ("create", arguments.create.then(|| true.into())),
     ]);
     let answer = arguments.server.client()?.post("/v1/usage/corrections", &body)?;
     if arguments.json {

@@ -78,6 +78,11 @@ fn print_ledger(ledger: &Value, output: &mut Output<'_>) {
         ledger["journal"],
         ledger["rebuilds"]
     ));
+    let unrecorded: Vec<String> = ledger["unrecorded"].as_array().into_iter().flatten().map(text).collect();
+    if !unrecorded.is_empty() {
+        let rules = output.styled(Style::Caution, unrecorded.join(", "));
+        output.line(format_args!("{:<11}not recorded, without `ledger`: {rules}", ""));
+    }
 }
 
 /// Whether a server has no ledger, or one that is ready and takes entries.

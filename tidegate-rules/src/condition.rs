@@ -102,6 +102,11 @@ impl Condition {
         })
     }
 
+    /// Whether it says for which actions or paths it is meant.
+    pub(crate) const fn names_target(&self) -> bool {
+        !self.actions.is_empty() || !self.paths.is_empty()
+    }
+
     /// Whether every request that matches `other` is known to match this condition too.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         subset(&other.methods, &self.methods, |other, own| is_method(own, other))

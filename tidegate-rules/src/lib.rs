@@ -62,6 +62,7 @@ pub use rule_changes::RuleChanges;
 mod rule_subjects;
 pub use rule_subjects::SubjectStatus;
 mod client_addresses;
+mod no_rule;
 pub use client_addresses::ClientAddresses;
 mod describe_limit;
 pub use describe_limit::{describe_ledger, describe_limit};

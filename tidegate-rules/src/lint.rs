@@ -22,7 +22,7 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 48] = [
+pub(crate) const CODES: [&str; 49] = [
     "colon-segment",
     "concurrency-on-security",
     "cost-above-limit",
@@ -51,6 +51,7 @@ pub(crate) const CODES: [&str; 48] = [
     "penalty-by-account",
     "plan-of-another-shape",
     "plan-without-ledger",
+    "quota-without-ledger",
     "repeated-values",
     "security-fails-open",
     "shared-usage",

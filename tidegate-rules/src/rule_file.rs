@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate::{OnFailure, RuleSet};
+use tidegate::{OnFailure, RuleMode, RuleSet};
 
 use crate::compile::{self, CompiledFile, CompiledRule};
 use crate::problem::{Problem, Report};
@@ -130,6 +130,12 @@ impl RuleFile {
     pub fn failure_policies(&self, id: &str) -> impl Iterator<Item = OnFailure> {
         let rule = self.matcher.rules.iter().find(|rule| rule.id == id);
         rule.into_iter().flat_map(|rule| rule.on_failure.each().map(|(_, policy)| policy))
+    }
+
+    /// The rules with a quota that no ledger records, unless they say `ledger: none`. A rule in shadow mode records nothing in any case.
+    pub fn unrecorded_quotas(&self) -> impl Iterator<Item = &str> {
+        let enabled = self.compiled.iter().filter(|rule| rule.mode == RuleMode::Enabled);
+        enabled.filter(|rule| rule.unrecorded_quota.is_some()).map(|rule| rule.matcher.id.as_str())
     }
 
     /// Warnings and notes. There are no errors.

@@ -8,6 +8,7 @@
 
 mod check;
 mod combine;
+mod counted_subject;
 mod gate;
 mod lease_owner;
 mod origin;
@@ -22,6 +23,7 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 pub use check::Check;
+pub use counted_subject::CountedSubject;
 pub use gate::{Gate, Role};
 pub use lease_owner::LeaseOwner;
 pub use origin::Origin;

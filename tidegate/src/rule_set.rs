@@ -22,7 +22,7 @@ use crate::attributes::{self, BODY, EscapedSlashes, PATH, PLAN};
 use crate::http::HeaderPolicy;
 use crate::limit::MAX_AMOUNT;
 use crate::network::{NetworkHasher, address_in_text};
-use crate::plan::{Gate, MAX_CHECKS, Plan};
+use crate::plan::{CountedSubject, Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
 use crate::spi::{BodyNeed, BodyUse, Key, Match, Matcher, RequestMemo, Subject};
 use crate::{Request, RequestProblem, RequestProblemKind, Secret, UsageKind};
@@ -239,6 +239,15 @@ impl RuleSet {
             rule.add_checks(&mut plan, matched.values.iter().copied(), &self.input(&matched));
         }
         plan
+    }
+
+    /// The checks of one rule alone for a subject that it has counted before. `plan` is the plan that applied. `None` if there is no such
+    /// rule. If the rule counts by something else now, no request has this subject any more.
+    pub fn resolve_counted(&self, rule: &str, plan: &str, counted: &CountedSubject) -> Option<Plan<'_>> {
+        let indexed = &self.rules[*self.indexes.get(rule)?];
+        let mut resolved = Plan::from_distinct(SmallVec::new());
+        indexed.add_counted(&mut resolved, plan, counted);
+        Some(resolved)
     }
 
     #[inline(always)]

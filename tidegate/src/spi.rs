@@ -3,7 +3,7 @@
 //! | for | types |
 //! |---|---|
 //! | a store | [`Store`], [`Verdict`], [`CheckVerdict`], [`KnownDenial`], [`Adjustment`], the functions in [`algorithm`] |
-//! | what a store decides | [`Plan`], [`Check`], [`Gate`], [`Role`], [`PlanMode`], [`PlanError`] |
+//! | what a store decides | [`Plan`], [`Check`], [`Gate`], [`Role`], [`PlanMode`], [`PlanError`], [`CountedSubject`] |
 //! | where a store keeps it | [`Key`], [`KeyStem`], [`Subject`], [`SubjectHasher`], [`KEY_VERSION`], [`PARTITIONS`] |
 //! | too many subjects | [`Newcomer`], [`Network`], [`MAX_OVERFLOW_BUCKETS`] |
 //! | finding the rules of a request | [`Matcher`], [`Match`], [`RequestMemo`], [`BodyUse`], [`BodyNeed`] |
@@ -29,7 +29,8 @@ pub use crate::observer::Observer;
 pub use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
 pub use crate::periods::PeriodBounds;
 pub use crate::plan::{
-    Check, Gate, LeaseOwner, MAX_CHECKS, MAX_SHADOW_CHECKS, Origin, Plan, PlanError, PlanMode, ReservationTerms, Role,
+    Check, CountedSubject, Gate, LeaseOwner, MAX_CHECKS, MAX_SHADOW_CHECKS, Origin, Plan, PlanError, PlanMode,
+    ReservationTerms, Role,
 };
 pub use crate::rule::DEFAULT_MAX_SUBJECTS;
 pub use crate::store::{Adjustment, KnownDenial, OutstandingHolds, Store};

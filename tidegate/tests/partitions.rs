@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tidegate::{Limit, PartitionBy, Request, Rule, RuleSet};
+use tidegate::spi::{CountedSubject, Plan};
+use tidegate::{Limit, PartitionBy, Penalty, Request, Rule, RuleSet};
 
 fn rule(id: &str) -> Rule {
     let limits = ["minute", "hour"].map(|name| {
@@ -68,4 +69,27 @@ fn rules_that_share_a_budget_must_be_partitioned_alike() {
     assert!(error.to_string().contains("the same limits, `per` and tag"), "{error}");
     let rules = RuleSet::new([shared("a", PartitionBy::Rule), shared("b", PartitionBy::Rule)]).unwrap();
     assert_eq!(partitions(&rules).len(), 1);
+}
+
+/// An operator finds the state of a subject by what a log has kept of it.
+#[test]
+fn a_counted_subject_leads_to_the_keys_that_it_was_counted_in() {
+    let penalty = Penalty::new(3, Duration::from_secs(60), 2, Duration::from_secs(3600)).unwrap();
+    for tag in [PartitionBy::Auto, PartitionBy::Subject, PartitionBy::Rule, PartitionBy::Constant("checkout".into())] {
+        let per: [&[&str]; 3] = [&["user"], &["tenant", "user"], &[]];
+        for per in per {
+            let rule = rule("api").with_per(per.iter().copied()).with_partition_by(tag.clone());
+            // A penalty needs a subject.
+            let rule = if per.is_empty() { rule } else { rule.with_security().with_penalty(penalty) };
+            let rules = RuleSet::new([rule]).unwrap();
+            let plan = rules.resolve(&Request::new("").with_attribute("tenant", "acme").with_attribute("user", "ann"));
+            let counted = CountedSubject::from_check(&plan.checks()[0]);
+            let found = rules.resolve_counted("api", "", &counted).unwrap();
+            let keys =
+                |plan: &Plan<'_>| plan.checks().iter().map(|check| format!("{:?}", check.key())).collect::<Vec<_>>();
+            let limits = if per.is_empty() { 2 } else { 3 };
+            assert_eq!((found.checks().len(), keys(&found)), (limits, keys(&plan)), "{tag:?} {per:?}");
+            assert!(rules.resolve_counted("other", "", &counted).is_none());
+        }
+    }
 }

@@ -47,6 +47,27 @@ async fn a_subject_that_is_reset_at_one_instance_is_admitted_by_all() {
     }
 }
 
+/// The digits of a log line lead to the state on the server, in its partition.
+#[tokio::test]
+async fn the_digits_of_a_line_of_the_log_reset_its_subject() {
+    for kind in KINDS {
+        let (store, directory) = (Server::start(kind), TempDir::new().unwrap());
+        let tidegate = start_tidegate(directory.path(), &store.url(), &["--admin-token", TOKEN]);
+        assert!(is_allowed(tidegate.http()).await && !is_allowed(tidegate.http()).await);
+        let line = wait_for_some("the refusal is logged", async || {
+            tidegate.output().lines().find(|line| line.contains("refused rule=")).map(str::to_owned)
+        })
+        .await;
+        let digits = line.split("subject=\"").nth(1).unwrap().split('"').next().unwrap();
+        let body = json!({ "hash": digits }).to_string();
+        let reset = post(tidegate.admin(), "/v1/subjects/reset", &body).await;
+        assert_eq!(reset.status, 200, "{reset:?}");
+        assert!(is_allowed(tidegate.http()).await, "{line}");
+        let again = post(tidegate.admin(), "/v1/subjects/reset", &json!({ "hash": "00000000" }).to_string()).await;
+        assert_eq!(again.status, 422, "{again:?}");
+    }
+}
+
 /// A decision of the instance alone would say nothing about the subject.
 #[tokio::test]
 async fn without_a_store_a_subject_is_neither_shown_nor_reset() {

@@ -111,6 +111,9 @@ pub(crate) struct CorrectArgs {
     /// A text under which this correction counts once, however often it is sent; the answer says whether it was counted before
     #[arg(long, value_name = "TEXT")]
     pub(crate) idempotency_key: Option<String>,
+    /// Open an account if the ledger knows nothing of this tenant; without it, a mistyped tenant is refused
+    #[arg(long)]
+    pub(crate) create: bool,
     /// Print the answer of the server as one JSON object
     #[arg(long)]
     pub(crate) json: bool,

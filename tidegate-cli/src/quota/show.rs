@@ -27,24 +27,30 @@ pub(super) fn run(arguments: &ShowArgs, output: &mut Output<'_>) -> Result<Exit,
         return Ok(Exit::Success);
     }
     let mut rows: Vec<Value> = Vec::new();
-    loop {
+    let unrecorded = loop {
         let mut answer = client.post("/v1/usage", &body)?;
         if let Some(Value::Array(page)) = answer.get_mut("usage").map(Value::take) {
             rows.extend(page);
         }
         match answer["after"].as_str() {
             Some(after) => body["after"] = after.into(),
-            None => break,
+            None => break answer["unrecorded"].take(),
         }
         output.progress(format_args!("{} rows", rows.len()));
-    }
+    };
     output.progress("");
     if arguments.json {
-        output.json(&json!({ "usage": rows }));
-    } else if rows.is_empty() {
+        output.json(&json!({ "usage": rows, "unrecorded": unrecorded }));
+        return Ok(Exit::Success);
+    }
+    if rows.is_empty() {
         output.line(if is_current { "nothing is used in the periods that run now" } else { "nothing was used" });
     } else {
         usage_table::print_usage(&rows, output);
+    }
+    let rules: Vec<&str> = unrecorded.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !rules.is_empty() {
+        output.warn(format_args!("without `ledger`, nothing is recorded of {}", rules.join(", ")));
     }
     Ok(Exit::Success)
 }

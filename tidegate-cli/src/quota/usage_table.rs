@@ -10,6 +10,9 @@ const BAR_WIDTH: usize = 20;
 /// The share of a limit from which on a row is marked as near it, in percent.
 const NEAR_PERCENT: u64 = 80;
 
+/// The column of what open reservations hold, if any row has some.
+const RESERVED_COLUMN: usize = 4;
+
 /// The most characters of a name.
 const MAX_NAME_WIDTH: usize = 40;
 
@@ -17,8 +20,15 @@ const MAX_NAME_WIDTH: usize = 40;
 type Cell = (String, Option<Style>);
 
 pub(super) fn print_usage(rows: &[Value], output: &mut Output<'_>) {
-    let cells: Vec<Vec<Cell>> = rows.iter().map(usage_cells).collect();
-    print_table(&["tenant", "rule", "period", "used", "of", "", ""], &cells, output);
+    let mut headings = vec!["tenant", "rule", "period", "used", "of", "", ""];
+    let mut cells: Vec<Vec<Cell>> = rows.iter().map(usage_cells).collect();
+    if rows.iter().any(|row| number(&row["reserved"]) > 0) {
+        headings.insert(RESERVED_COLUMN, "reserved");
+        for (cells, row) in cells.iter_mut().zip(rows) {
+            cells.insert(RESERVED_COLUMN, (number(&row["reserved"]).to_string(), None));
+        }
+    }
+    print_table(&headings, &cells, output);
 }
 
 pub(super) fn print_differences(rows: &[Value], output: &mut Output<'_>) {
@@ -41,13 +51,17 @@ pub(super) fn print_differences(rows: &[Value], output: &mut Output<'_>) {
     output.line("");
 }
 
+/// What is reserved is not left for others, so a row with it is near its limit or used up as if it were consumed.
 fn usage_cells(row: &Value) -> Vec<Cell> {
     let (used, limit, debt) = (number(&row["used"]), number(&row["limit"]), number(&row["debt"]));
-    let percent = used.saturating_mul(100).checked_div(limit).unwrap_or(100);
-    let (style, remark) = match (debt, percent) {
+    let taken = used.saturating_add(number(&row["reserved"]));
+    let percent_of = |units: u64| units.saturating_mul(100).checked_div(limit).unwrap_or(100);
+    let (percent, taken_percent) = (percent_of(used), percent_of(taken));
+    let reserved = if taken > used { " with what is reserved" } else { "" };
+    let (style, remark) = match (debt, taken_percent) {
         (1.., _) => (Style::Bad, format!("{debt} debt")),
-        (0, 100..) => (Style::Bad, "used up".to_owned()),
-        (0, NEAR_PERCENT..) => (Style::Caution, "near".to_owned()),
+        (0, 100..) => (Style::Bad, format!("used up{reserved}")),
+        (0, NEAR_PERCENT..) => (Style::Caution, format!("near{reserved}")),
         _ => (Style::Good, String::new()),
     };
     vec![
@@ -56,16 +70,19 @@ fn usage_cells(row: &Value) -> Vec<Cell> {
         (label(row), None),
         (used.to_string(), None),
         (limit.to_string(), None),
-        (format!("{} {percent:>3} %", bar(used, limit)), Some(style)),
+        (format!("{} {percent:>3} %", bar(used, taken, limit)), Some(style)),
         (remark, Some(style)),
     ]
 }
 
-/// A bar of the used part. Something used is never an empty bar, and something left never a full one.
-fn bar(used: u64, limit: u64) -> String {
-    let full = used.saturating_mul(BAR_WIDTH as u64).checked_div(limit).map_or(BAR_WIDTH, |full| full as usize);
-    let full = full.min(BAR_WIDTH).max(usize::from(used > 0));
-    format!("{}{}", "█".repeat(full), "░".repeat(BAR_WIDTH - full))
+/// A bar of the used part, and of what is reserved beyond it. Something used is never an empty bar, and something left never a full one.
+fn bar(used: u64, taken: u64, limit: u64) -> String {
+    let width = |units: u64| {
+        let full = units.saturating_mul(BAR_WIDTH as u64).checked_div(limit).map_or(BAR_WIDTH, |full| full as usize);
+        full.min(BAR_WIDTH).max(usize::from(units > 0))
+    };
+    let (full, taken) = (width(used), width(taken));
+    format!("{}{}{}", "█".repeat(full), "▒".repeat(taken - full), "░".repeat(BAR_WIDTH - taken))
 }
 
 /// The tenant, or the first digits of the subject's hash.
@@ -169,6 +186,31 @@ mod tests {
         assert!(lines[4].ends_with("███████████████████░  99 %  near"), "{text}");
         assert!(lines[5].ends_with("████████████████████ 100 %  used up"), "{text}");
         assert!(lines[6].ends_with("████████████████████ 125 %  250 debt"), "{text}");
+    }
+
+    /// "123 of 1050, 11 %" stood beside 901 reserved units.
+    #[test]
+    fn what_is_reserved_has_a_column_and_counts_towards_the_limit() {
+        let mut reserved = row(123, 0);
+        (reserved["limit"], reserved["reserved"]) = (1050.into(), 901.into());
+        let mut full = row(0, 0);
+        full["reserved"] = 1000.into();
+        let text = printed(&[reserved, full, row(7, 0)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[0].split_whitespace().collect::<Vec<_>>(),
+            ["tenant", "rule", "period", "used", "reserved", "of"]
+        );
+        assert_eq!(
+            lines[1],
+            "acme    exports.day  2026-03-29   123       901  1050  ██▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒░  11 %  near with what is reserved"
+        );
+        assert!(
+            lines[2].ends_with("  1000  1000  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒   0 %  used up with what is reserved"),
+            "{text}"
+        );
+        assert!(lines[3].ends_with("  7         0  1000  █░░░░░░░░░░░░░░░░░░░   0 %"), "{text}");
+        assert!(!printed(&[row(7, 0)]).contains("reserved"));
     }
 
     #[test]

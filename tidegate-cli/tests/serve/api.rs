@@ -203,6 +203,51 @@ fn the_api_description_is_served_and_names_existing_paths() {
     }
 }
 
+/// A mistyped action passed without a limit, and nothing said so.
+#[test]
+fn a_strict_check_that_no_rule_matches_is_an_error_that_names_the_nearest() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.yaml");
+    let rules = "- { id: exports, match: { action: export }, per: [tenant], concurrency: { max: 3, lease: 30s } }\n\
+                 - { id: hello, match: { path: /hello }, per: [], fixed_window: { limit: 9, window: 30d } }";
+    std::fs::write(&file, format!("version: 1\nexempt: [{{ path: /health }}]\nrules:\n{rules}\n")).unwrap();
+    let server = Running::start(&["--rules", file.to_str().unwrap(), "--secret", "s1"]);
+    let strict = |more: &str| format!(r#"{{"strict":true,{more}}}"#);
+    let wrong = strict(r#""action":"exprot","tenant":"hunter2""#);
+    for path in ["/v1/check", "/v1/leases", "/v1/acquire", "/v1/quotas/outstanding"] {
+        let (status, answer) = server.post(path, &wrong);
+        assert_eq!((status, &answer["error"]), (422, &json!("no_rule")), "{path}: {answer}");
+        assert_eq!(answer["message"], json!("No rule matches this check. The nearest action is `export`."), "{path}");
+    }
+    let reserve = strict(r#""action":"exprot","idempotency_key":"k""#);
+    assert_eq!(server.post("/v1/quotas/reserve", &reserve).0, 422);
+    let (_, answer) = server.post("/v1/check", &strict(r#""path":"/helo""#));
+    assert_eq!(answer["message"], json!("No rule matches this check. The nearest path is `/hello`."));
+    for allowed in [
+        strict(r#""action":"export","tenant":"acme""#),
+        strict(r#""path":"/health""#),
+        r#"{"action":"exprot"}"#.to_owned(),
+    ] {
+        assert_eq!(server.check(&allowed)["allowed"], json!(true), "{allowed}");
+    }
+    let right = strict(r#""path":"/hello""#);
+    let (status, batch) = server.post("/v1/check/batch", &format!(r#"{{"checks":[{wrong},{right}]}}"#));
+    assert_eq!(
+        (status, &batch["answers"][0]["allowed"], &batch["answers"][1]["allowed"]),
+        (200, &json!(false), &json!(true))
+    );
+    assert!(batch["answers"][0]["error"].as_str().unwrap().contains("`export`"), "{batch}");
+    let (status, answer) = server.post("/v1/check/batch", &format!(r#"{{"atomic":true,"checks":[{right},{wrong}]}}"#));
+    assert!(status == 422 && answer["message"].as_str().unwrap().starts_with("checks[1]: No rule"), "{answer}");
+    assert_eq!(server.check(&right)["remaining"], json!(7), "the batch consumed nothing");
+    let body = format!(r#"{{"request":{}}}"#, strict(r#""path":"/hello""#));
+    assert_eq!(ask(&server.admin, "POST", "/v1/subjects/show", &body).0, 400, "it means nothing there");
+
+    let server = Running::start(&["--rules", file.to_str().unwrap(), "--strict-checks"]);
+    assert_eq!(server.post("/v1/check", r#"{"action":"exprot"}"#).0, 422);
+    assert_eq!(server.post("/v1/check", r#"{"action":"exprot","strict":false}"#).0, 200);
+}
+
 #[test]
 fn a_header_that_comes_twice_is_a_bad_request() {
     let folder = tempfile::tempdir().unwrap();

@@ -72,7 +72,7 @@ impl Ledger {
     }
 
     /// Posts an entry that brings the consumption of the current period to 0, and forgives the debt that was carried into it. What was
-    /// used in the period before stays. An account without entries has nothing to reset: then nothing is posted.
+    /// used in the period before stays. An account without consumption and debt has nothing to reset: then nothing is posted.
     pub async fn reset(&self, reset: &Reset) -> Result<Posted, LedgerError> {
         reset.validate()?;
         self.repeat(|| self.reset_once(reset)).await
@@ -85,11 +85,12 @@ impl Ledger {
         let last = open.chain.last_period().unwrap_or_default();
         let period = open.period(&reset.key, reset.period, reset.at)?.max(last);
         let consumed = open.chain.get(period).map_or(0, |balance| balance.consumed);
+        let carried = open.chain.carried_into(period);
         let row = EntryRow {
             period,
             amount: consumed.saturating_neg(),
             hard_limit: open.chain.hard_limit_near(period).unwrap_or_default(),
-            forgiven: Some(open.chain.carried_into(period)),
+            forgiven: Some(carried),
             author: Some(reset.author.clone()),
             reason: Some(reset.reason.clone()),
             ..EntryRow::new(
@@ -101,6 +102,10 @@ impl Ledger {
         };
         if let Some((kind, _)) = open.posted(&row.id).await? {
             return open.end_repeated(kind == i64::from(EntryKind::Reset.number())).await;
+        }
+        if consumed == 0 && carried == 0 {
+            open.transaction.rollback().await?;
+            return Ok(Posted::default());
         }
         open.append(row).await
     }

@@ -1,4 +1,4 @@
-//! `Ledger::set_names`: the names of tenants, for rules that say so.
+//! `Ledger::set_names` and `Ledger::tenant_names`: the names of tenants, for rules that say so.
 
 use std::collections::BTreeMap;
 
@@ -32,6 +32,18 @@ impl Ledger {
             return Ok(());
         }
         self.repeat(|| self.write_names(&changed)).await
+    }
+
+    /// The names of tenants that the ledger has, each once and in order, at most `limit` of them.
+    pub async fn tenant_names(&self, limit: u32) -> Result<Vec<String>, LedgerError> {
+        in_time(async {
+            let mut transaction = self.begin(false).await?;
+            let sql = "SELECT DISTINCT name FROM accounts WHERE name IS NOT NULL ORDER BY name LIMIT $1";
+            let rows = transaction.fetch(sql, vec![Argument::Int(limit.into())]).await?;
+            transaction.commit().await?;
+            rows.iter().map(|row| row.text(0)).collect()
+        })
+        .await
     }
 
     async fn write_names(&self, names: &[(i64, String)]) -> Result<(), LedgerError> {

@@ -1,4 +1,4 @@
-//! What a gate must know of its accounts: `gate_states`, `gate_states_of`, `accounts_of`.
+//! What a gate must know of its accounts: `gate_states`, `gate_states_of`, `accounts_of`; and `has_subject`.
 
 use std::collections::HashMap;
 
@@ -46,6 +46,20 @@ impl Ledger {
                 states.get(account.map(|account| account.id), key.clone())
             };
             Ok(keys.iter().zip(accounts).map(state).collect())
+        })
+        .await
+    }
+
+    /// Whether a subject has an account, under any limit.
+    pub async fn has_subject(&self, subject: Subject) -> Result<bool, LedgerError> {
+        in_time(async {
+            let mut transaction = self.begin(false).await?;
+            // By the index of limit and subject: limits are few.
+            let sql = "SELECT a.id FROM limits l JOIN accounts a ON a.limit_id = l.id AND a.subject = $1 LIMIT 1";
+            let subject = Argument::Bytes(subject.hash().to_be_bytes().to_vec());
+            let rows = transaction.fetch(sql, vec![subject]).await?;
+            transaction.commit().await?;
+            Ok(!rows.is_empty())
         })
         .await
     }

@@ -19,7 +19,7 @@ pub(super) fn item(rules: &[&CompiledRule]) -> ChecklistItem {
     let debt = list_rules(rules, |rule| is_recorded(rule) && passes_uncounted(rule))
         .map(|ids| format!("while the store fails, more than the quota passes, is journaled and becomes debt: {ids}"));
     let ledger = recorded.into_iter().chain(debt);
-    let Some(ids) = list_rules(rules, |rule| looks_billed(rule) && !is_recorded(rule)) else {
+    let Some(ids) = list_rules(rules, |rule| looks_billed(rule) && !is_recorded(rule) && !is_not_billed(rule)) else {
         let ledger: Vec<String> = ledger.collect();
         return match ledger.as_slice() {
             [] => {
@@ -45,6 +45,11 @@ pub(super) fn item(rules: &[&CompiledRule]) -> ChecklistItem {
 /// Whether a ledger records what the rule consumes. A rule in shadow mode writes none.
 pub(super) fn is_recorded(rule: &CompiledRule) -> bool {
     rule.ledger.is_some() && rule.mode != RuleMode::Shadow
+}
+
+/// Whether the file says that no ledger is meant to record its quotas.
+fn is_not_billed(rule: &CompiledRule) -> bool {
+    rule.mode != RuleMode::Shadow && is_quota(rule) && rule.ledger.is_none() && rule.unrecorded_quota.is_none()
 }
 
 fn is_quota(rule: &CompiledRule) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use smol_str::SmolStr;
-use tidegate::LedgerMode;
+use tidegate::{LedgerMode, Limit};
 
 use super::{CompiledRule, Compiler, PlanLimits};
 use crate::problem::Problem;
@@ -29,20 +29,37 @@ pub(crate) struct CompiledLedger {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LedgerFields {
     mode: Option<(LedgerMode, Span)>,
+    /// The position of `ledger: none`.
+    none: Option<Span>,
     keep_names: Option<(bool, Span)>,
 }
 
 impl LedgerFields {
     pub(super) fn new(quota: &QuotaSpec) -> Self {
         let mode = |at: &Spanned<LedgerSpec>| match at.value {
-            LedgerSpec::Sync => LedgerMode::Sync,
-            LedgerSpec::Async => LedgerMode::Async,
+            LedgerSpec::Sync => Some((LedgerMode::Sync, at.span.clone())),
+            LedgerSpec::Async => Some((LedgerMode::Async, at.span.clone())),
+            LedgerSpec::None => None,
         };
+        let is_none = |at: &&Spanned<LedgerSpec>| at.value == LedgerSpec::None;
         Self {
-            mode: quota.ledger.as_ref().map(|at| (mode(at), at.span.clone())),
+            mode: quota.ledger.as_ref().and_then(mode),
+            none: quota.ledger.as_ref().filter(is_none).map(|at| at.span.clone()),
             keep_names: quota.keep_names.as_ref().map(|at| (at.value, at.span.clone())),
         }
     }
+}
+
+/// The position of the first quota of a rule without a ledger that does not say so by `ledger: none`. A plan has the ledger of its rule,
+/// unless the rule itself has no quota.
+pub(super) fn unrecorded_quota(spec: &RuleSpec, plans: &[PlanLimits]) -> Option<Span> {
+    let says_nothing = |fields: &LedgerFields| fields.mode.is_none() && fields.none.is_none();
+    let own = || spec.quota.iter().chain(spec.limits.values().filter_map(|limit| limit.quota.as_ref()));
+    if own().next().is_some() {
+        return own().find(|quota| says_nothing(&LedgerFields::new(quota))).map(|quota| quota.span.clone());
+    }
+    let is_quota = |plan: &&PlanLimits| plan.limits.iter().any(|(_, limit)| matches!(limit, Limit::Quota(_)));
+    plans.iter().filter(is_quota).find(|plan| says_nothing(&plan.ledger)).map(|plan| plan.span.clone())
 }
 
 impl Compiler<'_> {
@@ -69,7 +86,7 @@ impl Compiler<'_> {
             return None;
         };
         for (fields, span) in &quotas {
-            self.check_same_mode(fields.mode.as_ref(), &ledger, span);
+            self.check_same_mode(fields, &ledger, span);
             self.check_same_names(fields, &ledger, span);
         }
         for plan in plans {
@@ -103,14 +120,19 @@ impl Compiler<'_> {
         }
     }
 
-    fn check_same_mode(&mut self, mode: Option<&(LedgerMode, Span)>, ledger: &CompiledLedger, quota: &Span) {
+    fn check_same_mode(&mut self, fields: &LedgerFields, ledger: &CompiledLedger, quota: &Span) {
         let expected = ledger.mode.as_str();
-        let (message, span) = match mode {
-            Some((mode, _)) if *mode == ledger.mode => return,
-            Some((mode, span)) => {
+        let (message, span) = match (&fields.mode, &fields.none) {
+            (Some((mode, _)), _) if *mode == ledger.mode => return,
+            (Some((mode, span)), _) => {
                 (format!("this quota has `ledger: {}`, and another one of the rule `{expected}`", mode.as_str()), span)
             }
-            None => (format!("this quota has no ledger, and another one of the rule `ledger: {expected}`"), quota),
+            (None, Some(span)) => {
+                (format!("this quota has `ledger: none`, and another one of the rule `{expected}`"), span)
+            }
+            (None, None) => {
+                (format!("this quota has no ledger, and another one of the rule `ledger: {expected}`"), quota)
+            }
         };
         let help = format!("a rule has one ledger: write `ledger: {expected}`, or move the quota to another rule");
         self.error(CODE, span, message).set_help(help);
@@ -127,8 +149,10 @@ impl Compiler<'_> {
 
     /// A quota of a plan has the ledger of its rule; it may repeat it.
     fn check_plan_ledger(&mut self, plan: &PlanLimits, ledger: &CompiledLedger) {
-        if let Some((mode, span)) = plan.ledger.mode.as_ref().filter(|(mode, _)| *mode != ledger.mode) {
-            let (own, expected) = (mode.as_str(), ledger.mode.as_str());
+        let other = plan.ledger.mode.as_ref().filter(|(mode, _)| *mode != ledger.mode);
+        let other = other.map(|(mode, span)| (mode.as_str(), span));
+        if let Some((own, span)) = other.or(plan.ledger.none.as_ref().map(|span| ("none", span))) {
+            let expected = ledger.mode.as_str();
             let message = format!("the plan has `ledger: {own}`, and its rule `ledger: {expected}`");
             let help = "a rule has one ledger for all plans: remove it here";
             self.error(CODE, span, message).set_help(help);

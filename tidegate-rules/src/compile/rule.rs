@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
 use tidegate::{AnonymousBounds, Limit, OnFailure, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind};
 
-use super::ledger::{CompiledLedger, LedgerFields};
+use super::ledger::{CompiledLedger, LedgerFields, unrecorded_quota};
 use super::{Compiler, Overrides};
 use crate::cost::Cost;
 use crate::identity::Identity;
@@ -35,6 +35,8 @@ pub(crate) struct CompiledRule {
     pub(crate) penalty: Option<Penalty>,
     /// The ledger of its quotas.
     pub(crate) ledger: Option<CompiledLedger>,
+    /// The position of a quota without a ledger, if the file does not say that this is meant.
+    pub(crate) unrecorded_quota: Option<Span>,
     pub(crate) mode: RuleMode,
     /// Whether the file has a failure policy for it.
     pub(crate) has_policy: bool,
@@ -161,6 +163,7 @@ impl Compiler<'_> {
             self.error("plan-of-several", &spec.id.span, message).set_help("split it into one rule for each limit");
         }
         let ledger = self.ledger(spec, tenant, &plans);
+        let unrecorded_quota = if ledger.is_none() { unrecorded_quota(spec, &plans) } else { None };
         // What costs money does not pass uncounted unless the file says so.
         let default_policy = if ledger.is_some() { OnFailure::Closed } else { OnFailure::default() };
         let policy = self.on_failure(spec.on_failure.as_ref().map(|at| &at.value), default_policy);
@@ -189,6 +192,7 @@ impl Compiler<'_> {
             plans,
             penalty: penalty?,
             ledger,
+            unrecorded_quota,
             mode,
             has_policy: spec.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             says_default: spec.on_failure.as_ref().is_some_and(|policy| policy.has_default()),

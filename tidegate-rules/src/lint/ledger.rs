@@ -14,6 +14,7 @@ use crate::problem::Problem;
 use crate::source_file::Span;
 
 pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule, lints: &mut Vec<Problem>) {
+    lints.extend(forgotten_ledger(file, rule));
     let Some(ledger) = &rule.ledger else { return };
     if counts_unauthenticated(file, rule) {
         let message = "a ledger needs an authenticated subject: anybody could open accounts without end, or spend the money of \
@@ -33,6 +34,18 @@ pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule, lints: &mut Vec<Pro
         lints.extend(commits_reads(rule, &ledger.span));
     }
     lints.extend(rule.plans.iter().filter_map(plan_without_ledger));
+}
+
+/// A quota without a ledger in a file whose other quotas have one.
+fn forgotten_ledger(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
+    let span = rule.unrecorded_quota.as_ref().filter(|_| rule.mode == RuleMode::Enabled)?;
+    let other = file.rules.iter().find(|other| other.ledger.is_some() && !other.is_disabled())?;
+    let message = format!(
+        "no ledger records what this quota counts, and an emptied store forgets it; rule `{}` has a ledger",
+        other.matcher.id
+    );
+    let help = "write `ledger: sync` or `ledger: async`; or `ledger: none` if it is meant";
+    Some(Problem::warning("quota-without-ledger", message, span.clone()).with_help(help))
 }
 
 /// Requests that pass while the store fails, however much of the quota is left.

@@ -115,8 +115,8 @@ pub(crate) struct QuotaSpec {
     /// Further units after the amount, in which requests pass with a mark: a number, or a part of the amount (`5%`), rounded down. 0 if
     /// missing.
     pub(crate) grace: Option<Spanned<TextScalar>>,
-    /// Records what is consumed in the ledger: `sync` before a request is allowed, `async` soon after. No ledger if missing. A plan has
-    /// the one of the rule.
+    /// Records what is consumed in the ledger: `sync` before a request is allowed, `async` soon after. No ledger if missing; `none` says
+    /// that this is meant. A plan has the one of the rule.
     pub(crate) ledger: Option<Spanned<LedgerSpec>>,
     /// Whether the ledger keeps the tenant's name in clear text, beside the hash. Only with `ledger`, and if the rule counts by `tenant`.
     /// False if missing.
@@ -132,6 +132,8 @@ pub(crate) enum LedgerSpec {
     Sync,
     /// Soon after the request was allowed.
     Async,
+    /// Never. A server with a ledger warns of quotas that have none and do not say so.
+    None,
 }
 
 /// The length of a period.

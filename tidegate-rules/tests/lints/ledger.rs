@@ -4,7 +4,23 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const LEDGER: [Case; 13] = [
+pub(super) const LEDGER: [Case; 15] = [
+    case(
+        "quota-without-ledger",
+        Severity::Warning,
+        (3, 58),
+        "rules:\n- { id: a, per: [tenant], match: { action: x }, quota: { amount: 5, period: day } }\n\
+         - { id: b, per: [tenant], match: { action: y }, quota: { amount: 5, period: day, ledger: sync } }",
+        ("period: day }", "period: day, ledger: none }"),
+    ),
+    case(
+        "quota-without-ledger",
+        Severity::Warning,
+        (3, 58),
+        "rules:\n- { id: a, per: [tenant], match: { action: x }, quota: { amount: 5, period: day } }\n\
+         - { id: b, per: [tenant], match: { action: y }, quota: { amount: 5, period: day, ledger: sync } }",
+        ("ledger: sync", "grace: 1"),
+    ),
     case(
         "unauthenticated-ledger",
         Severity::Error,

@@ -11,7 +11,7 @@ fn a_rule_with_a_ledger_is_never_redundant() {
                 "- {{ id: {id}, per: [tenant], on_failure: closed, quota: {{ amount: {amount}, period: day{ledger} }} }}\n"
             )
         };
-        format!("rules:\n{}{}", rule("a", 5, ""), rule("b", 9, ledger))
+        format!("rules:\n{}{}", rule("a", 5, ", ledger: none"), rule("b", 9, ledger))
     };
     assert_eq!(codes(&report(&rules(""))), ["never-decides"]);
     assert_eq!(codes(&report(&rules(", ledger: async"))), [""; 0]);

@@ -35,14 +35,54 @@ const QUOTA: &str = "amount: 5, period: day";
 
 #[test]
 fn a_quota_has_a_ledger_if_the_file_says_so() {
-    for (field, expected) in
-        [("", None), (", ledger: sync", Some(LedgerMode::Sync)), (", ledger: async", Some(LedgerMode::Async))]
-    {
+    for (field, expected) in [
+        ("", None),
+        (", ledger: none", None),
+        (", ledger: sync", Some(LedgerMode::Sync)),
+        (", ledger: async", Some(LedgerMode::Async)),
+    ] {
         let file = parse(&file(&format!("per: [tenant]\n  quota: {{ {QUOTA}{field} }}"), ""));
         let rule = file.rules().rule("q").expect("the rule");
         assert_eq!((rule.ledger(), rule.ledger_names()), (expected, false));
         assert_eq!(gate_ledger(&file, ""), expected);
     }
+}
+
+#[test]
+fn a_quota_without_a_ledger_is_unrecorded_unless_the_file_says_that_it_is_meant() {
+    let plan = |fields: &str| format!("pro: {{ q: {{ quota: {{ {QUOTA}{fields} }} }} }}");
+    let bucket = "token_bucket: { capacity: 5, refill: 1/s }";
+    for (limit, plans, unrecorded) in [
+        (format!("quota: {{ {QUOTA} }}"), String::new(), true),
+        (format!("quota: {{ {QUOTA}, ledger: none }}"), String::new(), false),
+        (format!("quota: {{ {QUOTA}, ledger: none }}"), plan(""), false),
+        (format!("quota: {{ {QUOTA}, ledger: sync }}"), plan(""), false),
+        (format!("quota: {{ {QUOTA} }}\n  mode: shadow"), String::new(), false),
+        (format!("quota: {{ {QUOTA} }}\n  mode: disabled"), String::new(), false),
+        (format!("limits: {{ a: {{ quota: {{ {QUOTA} }} }}, b: {{ {bucket} }} }}"), String::new(), true),
+        (bucket.to_owned(), String::new(), false),
+        (bucket.to_owned(), plan(""), true),
+        (bucket.to_owned(), plan(", ledger: none"), false),
+    ] {
+        let file = parse(&file(&format!("per: [tenant]\n  {limit}"), &plans));
+        assert_eq!(file.unrecorded_quotas().collect::<Vec<_>>(), ["q"][..usize::from(unrecorded)], "{limit} {plans}");
+    }
+}
+
+#[test]
+fn no_ledger_beside_a_ledger_is_an_error() {
+    let quotas = "limits:\n    a: { quota: { amount: 5, period: day, ledger: sync } }\n    b: { quota: { amount: 5, period: day, ledger: none } }";
+    assert_eq!(
+        errors(&file(&format!("per: [tenant]\n  {quotas}"), "")),
+        [
+            "9:51 ledger this quota has `ledger: none`, and another one of the rule `sync` (a rule has one ledger: write `ledger: sync`, or \
+          move the quota to another rule)"
+        ]
+    );
+    let rule = format!("per: [tenant]\n  quota: {{ {QUOTA}, ledger: async }}");
+    let plan = format!("pro: {{ q: {{ quota: {{ {QUOTA}, ledger: none }} }} }}");
+    let [error] = errors(&file(&rule, &plan)).try_into().unwrap();
+    assert!(error.contains("the plan has `ledger: none`, and its rule `ledger: async`"), "{error}");
 }
 
 #[test]

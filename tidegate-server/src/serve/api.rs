@@ -5,6 +5,7 @@ mod acquire;
 mod input;
 mod leases;
 mod quotas;
+mod subject_call;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +35,8 @@ use super::unknown_calls::{CallAddress, answer_unknown_paths, answer_wrong_metho
 use super::{forward_auth, health, openapi};
 use crate::check_response::CheckResponse;
 use input::{AcquireCall, BatchCall, CheckCall};
-pub(crate) use input::{BadRequest, CheckBody, SubjectCall, parse};
+pub(crate) use input::{BadRequest, CheckBody, parse};
+pub(crate) use subject_call::{SubjectCall, SubjectDescription};
 
 /// The routes of `--http`. `guard` refuses web pages that would consume limits; forward-auth is not guarded, since a proxy sends
 /// the host and the origin of its client there. Callers that wait are answered when the server is `stopping`.
@@ -104,44 +106,57 @@ fn unknown_receipt() -> Response {
 
 /// One decision as JSON, or the rejection if the store fails and a rule is closed on failure. Fails if the request cannot be judged.
 async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Result<Value, Rejection>, BadRequest> {
-    let (limiter, request) = (engine.limiter(), call.attributes.request());
-    let plan = plan(engine, &limiter, &request)?;
+    let limiter = engine.limiter();
+    let plan = plan(engine, &limiter, call)?;
     let plan = if call.peek { plan.with_peek() } else { plan };
     Ok(decision_json(engine, &limiter, AnswerParts::receipt(call.receipt), limiter.check_plan(&plan).await))
 }
 
-/// The plan of a request. Fails if the request cannot be judged.
+/// The plan of a call. Fails if its request cannot be judged, or if it is strict and no rule matches.
 fn plan<'l>(
     engine: &Engine,
     limiter: &'l Limiter<InstrumentedStore>,
-    request: &Request<'_>,
+    call: &CheckCall,
 ) -> Result<Plan<'l>, BadRequest> {
-    engine.clients().count_check(request);
-    uncounted_plan(limiter, request)
+    engine.clients().count_check(&call.attributes.request());
+    uncounted_plan(engine, limiter, call)
 }
 
-/// The plan of a request that was counted before.
-fn uncounted_plan<'l>(limiter: &'l Limiter<InstrumentedStore>, request: &Request<'_>) -> Result<Plan<'l>, BadRequest> {
-    let plan = limiter.plan(request).with_origin(origin(request));
+/// The plan of a call that was counted before.
+fn uncounted_plan<'l>(
+    engine: &Engine,
+    limiter: &'l Limiter<InstrumentedStore>,
+    call: &CheckCall,
+) -> Result<Plan<'l>, BadRequest> {
+    let request = call.attributes.request();
+    let plan = limiter.plan(&request).with_origin(origin(&request));
     match plan.problem() {
         Some(problem) => Err(BadRequest::new(problem.to_string())),
+        None if plan.checks().is_empty() => require_rule(engine, call, &request).map(|()| plan),
         None => Ok(plan),
     }
 }
 
-/// Decides all checks as one plan. Fails if more limits apply than a plan can have, or a request cannot be judged.
+/// Fails if the call is strict and no rule matches its request. A request that is exempt passes.
+fn require_rule(engine: &Engine, call: &CheckCall, request: &Request<'_>) -> Result<(), BadRequest> {
+    if !call.strict.unwrap_or(engine.has_strict_checks()) {
+        return Ok(());
+    }
+    let (_, file) = engine.rules_in_force();
+    file.no_rule(request).map_or(Ok(()), |message| Err(BadRequest::no_rule(message)))
+}
+
+/// Decides all checks as one plan. Fails if more limits apply than a plan can have, a request cannot be judged, or no rule matches a strict
+/// one.
 async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<Value, Rejection>, BadRequest> {
     let limiter = engine.limiter();
-    let requests: Vec<_> = batch.checks.iter().map(|call| call.attributes.request()).collect();
-    for request in &requests {
-        engine.clients().count_check(request);
+    let mut plans = Vec::with_capacity(batch.checks.len());
+    for (index, call) in batch.checks.iter().enumerate() {
+        plans.push(plan(engine, &limiter, call).map_err(|problem| problem.in_check(index))?);
     }
-    let mut plans = requests.iter().map(|request| limiter.plan(request).with_origin(origin(request)));
+    let mut plans = plans.into_iter();
     let Some(first) = plans.next() else { return Ok(Ok(json!({ "allowed": true, "degraded": false }))) };
     let plan = plans.fold(first, |all, plan| all.merge(&plan));
-    if let Some(problem) = plan.problem() {
-        return Err(BadRequest::new(problem.to_string()));
-    }
     if plan.is_too_large() {
         let limits = plan.checks().iter().filter(|check| check.gate().role() != Role::Shadow).count();
         return Err(BadRequest::new(format!(

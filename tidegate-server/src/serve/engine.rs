@@ -17,7 +17,7 @@ use super::door_gaps::log_gaps;
 use super::envoy::Envoy;
 use super::instrumented_store::InstrumentedStore;
 use super::leases::Leases;
-use super::ledger::{LedgerMeans, LedgerSetup, ServerLedger};
+use super::ledger::{LedgerMeans, LedgerSetup, ServerLedger, warn_of_unrecorded};
 use super::metrics::Metrics;
 use super::observers::Observers;
 use super::options::ServeArgs;
@@ -42,6 +42,7 @@ pub(crate) struct Engine {
     refusals: Arc<RefusalLog>,
     clients: Arc<ClientResolver>,
     has_gateway: bool,
+    has_strict_checks: bool,
     path: Option<PathBuf>,
     envoy: Envoy,
     status: RwLock<RulesStatus>,
@@ -99,6 +100,9 @@ impl Engine {
         }
         log_gaps(&file, arguments.has_gateway());
         let setup = LedgerSetup::new(arguments, &url, &file).await?;
+        if setup.is_some() {
+            warn_of_unrecorded(&file);
+        }
         let journal = setup.as_ref().and_then(LedgerSetup::journal);
         let (store, probe) = connect(&url, arguments, journal).await?;
         let ledger = match setup {
@@ -152,6 +156,7 @@ impl Engine {
             refusals,
             clients: Arc::new(ClientResolver::new(arguments.bounds.exempt_clients.clone(), &file, untrusted)),
             has_gateway: arguments.has_gateway(),
+            has_strict_checks: arguments.strict_checks,
             path: arguments.rules.clone(),
             envoy,
             status: RwLock::new(RulesStatus::new(1, file)),
@@ -248,6 +253,16 @@ impl Engine {
         &self.clients
     }
 
+    /// Whether hashes of subjects are the same in every process of this deployment.
+    pub(crate) const fn has_secret(&self) -> bool {
+        self.has_secret
+    }
+
+    /// Whether a check that no rule matches is an error, unless the call says otherwise.
+    pub(crate) const fn has_strict_checks(&self) -> bool {
+        self.has_strict_checks
+    }
+
     pub(crate) const fn receipts(&self) -> &Receipts {
         &self.receipts
     }
@@ -337,6 +352,9 @@ impl Engine {
         self.refusals.follow(&file);
         self.clients.follow(&file);
         log_gaps(&file, self.has_gateway);
+        if self.ledger.is_some() {
+            warn_of_unrecorded(&file);
+        }
         self.replace_limiter(self.limiter().with_rules(file.rules().clone()));
         *status = RulesStatus::new(status.version + 1, file);
         self.set_part_error(Part::Rules, None);

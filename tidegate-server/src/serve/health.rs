@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tidegate::spi::Store;
 use tidegate_ledger::LedgerErrorKind;
 use tidegate_redis::ServerState;
+use tidegate_rules::RuleFile;
 
 use super::engine::{Engine, Part};
 use super::ledger::{PreparationState, ServerLedger};
@@ -42,14 +43,14 @@ pub(crate) async fn readiness(engine: &Engine) -> Value {
         "rules": {
             "source": engine.rules_name(), "version": status.version, "rules": status.rules, "refused": engine.part_error(Part::Rules),
         },
-        "ledger": engine.ledger().map(ledger_json),
+        "ledger": engine.ledger().map(|ledger| ledger_json(ledger, &engine.rules_in_force().1)),
         "envoy": { "refused": engine.part_error(Part::Envoy) },
         "tls": { "refused": engine.part_error(Part::Certificates) },
         "tokens": { "refused": engine.part_error(Part::Tokens) },
     })
 }
 
-fn ledger_json(ledger: &ServerLedger) -> Value {
+fn ledger_json(ledger: &ServerLedger, file: &RuleFile) -> Value {
     let stats = ledger.stats();
     json!({
         "url": ledger.url().to_string(),
@@ -62,6 +63,7 @@ fn ledger_json(ledger: &ServerLedger) -> Value {
         "posted": stats.entries_posted,
         "rebuilds": stats.rebuilds,
         "repairs_waiting": stats.repairs_waiting,
+        "unrecorded": file.unrecorded_quotas().collect::<Vec<_>>(),
     })
 }
 

@@ -12,7 +12,7 @@ mod timed_stage;
 
 pub(crate) use preparation::PreparationState;
 pub(crate) use reconcile_job::{ReconcileJob, ReconcileStatus, unrepaired};
-pub(crate) use requirements::LedgerMeans;
+pub(crate) use requirements::{LedgerMeans, warn_of_unrecorded};
 
 use std::fmt;
 use std::path::PathBuf;

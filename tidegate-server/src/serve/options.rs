@@ -60,6 +60,10 @@ pub struct ServeArgs {
     /// Address of the check API; as for every address, 8080 and localhost:8080 are on loopback, and :8080 is reached from outside
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", value_parser = listen_address, default_value = "127.0.0.1:8080")]
     pub(crate) http: SocketAddr,
+    /// Answer calls of the check API that no rule matches with 422 `no_rule`, unless they say `"strict": false`: a mistyped action or path
+    /// would pass without a limit
+    #[arg(long, env = "TIDEGATE_STRICT_CHECKS")]
+    pub(crate) strict_checks: bool,
     /// Address of Envoy's rate limit service
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", value_parser = listen_address, default_value = "127.0.0.1:8081")]
     pub(crate) grpc: SocketAddr,

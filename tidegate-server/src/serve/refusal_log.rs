@@ -5,21 +5,26 @@
 //! rule at the end of the window as `suppressed`: the lines and these counts add up to the number of refusals.
 //!
 //! A line names the rule and the kind of subject. Of the subject itself it has eight digits of a hash, and of the request
-//! nothing that a client chooses.
+//! nothing that a client chooses. By these digits the log [finds](RefusalLog::find) the subject again, for an hour.
 
 mod refusal;
+mod refused_subjects;
 mod rule_lines;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tidegate::spi::{Observer, Plan, Role, Subject};
+use tidegate::spi::{CountedSubject, Observer, Plan, Role, Subject};
 use tidegate::{Algorithm, Decision, OnFailure, StoreError};
 use tidegate_rules::RuleFile;
 
 use self::refusal::Refusal;
+pub(crate) use self::refused_subjects::RefusedSubject;
+use self::refused_subjects::RefusedSubjects;
 use self::rule_lines::RuleLines;
 
 /// Lines of all rules in a window; also the number of rules that are summed up at its end, the others in the next.
@@ -36,6 +41,7 @@ pub(crate) struct RefusalLog {
     others: Arc<RuleLines>,
     window: AtomicU32,
     lines: AtomicU32,
+    subjects: RefusedSubjects,
     /// Hashes the hash of a subject once more, where the secret is public, so that the subject could be guessed.
     blind: Option<RandomState>,
 }
@@ -48,6 +54,7 @@ impl RefusalLog {
             others: Arc::new(RuleLines::new("descriptor".to_owned(), None)),
             window: AtomicU32::new(0),
             lines: AtomicU32::new(0),
+            subjects: RefusedSubjects::default(),
             blind: is_secret_public.then(RandomState::new),
         };
         log.follow(file);
@@ -63,6 +70,9 @@ impl RefusalLog {
             let route = routes.get(rule).filter(|route| !route.is_empty()).cloned();
             let rule_lines = RuleLines::new(super::metrics::subject_type(&names), route);
             if let Some(before) = rules.get(rule) {
+                if before.subject_type != rule_lines.subject_type {
+                    self.subjects.remove_rule(rule);
+                }
                 rule_lines.lines.store(before.lines.load(Ordering::Relaxed), Ordering::Relaxed);
                 rule_lines.suppressed.store(before.suppressed.load(Ordering::Relaxed), Ordering::Relaxed);
             }
@@ -111,6 +121,9 @@ impl RefusalLog {
             rule_lines.suppressed.fetch_add(1, Ordering::Relaxed);
             return;
         }
+        if let Some(counted) = refusal.counted {
+            self.subjects.insert(refusal.rule, refusal.plan, counted, window);
+        }
         let Refusal { rule, plan, algorithm, limit, retry_after_ms, reason, mode, degraded, origin, .. } = *refusal;
         tracing::info!(
             target: "tidegate::refusals",
@@ -144,23 +157,34 @@ impl RefusalLog {
 
     /// Eight digits that are the same for the same subject.
     pub(crate) fn digits(&self, subject: Subject) -> String {
-        let mut digits = match &self.blind {
-            None => subject.to_string(),
-            Some(key) => format!("{:016x}", key.hash_one(subject)),
-        };
+        let mut digits = self.all_digits(subject);
         digits.truncate(8);
         digits
+    }
+
+    /// The digits of which a line has the first eight.
+    pub(crate) fn all_digits(&self, subject: Subject) -> String {
+        match &self.blind {
+            None => subject.to_string(),
+            Some(key) => format!("{:016x}", key.hash_one(subject)),
+        }
+    }
+
+    /// The subjects that lines have named with these first digits in the last hour, under one rule or under all.
+    pub(crate) fn find(&self, digits: &str, rule: Option<&str>) -> Vec<RefusedSubject> {
+        let window = self.window.load(Ordering::Relaxed);
+        self.subjects.find(rule, window, |subject| self.all_digits(subject).starts_with(digits))
     }
 }
 
 impl Observer for RefusalLog {
     fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
         if let Some(check) = decision.most_restrictive().filter(|_| !decision.is_allowed()) {
-            self.refuse(&Refusal::from_check(check, decision, plan.origin()));
+            self.refuse(&Refusal::from_check(check, decision, plan));
         }
         for check in decision.checks() {
             if check.role() == Role::Shadow && !check.is_skipped() && !check.outcome().admitted {
-                self.refuse(&Refusal::from_check(check, decision, plan.origin()));
+                self.refuse(&Refusal::from_check(check, decision, plan));
             }
         }
     }
@@ -179,6 +203,7 @@ impl Observer for RefusalLog {
             plan: gate.plan(),
             algorithm: gate.limit().algorithm().as_str(),
             subject: check.key().subject(),
+            counted: Some(CountedSubject::from_check(check)),
             limit: (gate.limit().algorithm() != Algorithm::Penalty).then(|| gate.limit().amount()),
             retry_after_ms: None,
             reason: if error.is_crowded() { "overloaded" } else { "closed" },
@@ -186,186 +211,5 @@ impl Observer for RefusalLog {
             degraded: Some(error.kind().as_str()),
             origin: plan.origin(),
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::sync::Mutex;
-
-    use serde_json::{Value, json};
-    use tidegate::spi::{Adjustment, Key, Store, Verdict};
-    use tidegate::{Limiter, MemoryStore, Request, StoreErrorKind};
-
-    use super::rule_lines::{MAX_LINES_PER_RULE, MAX_LINES_PER_SUBJECT};
-    use super::*;
-
-    const RULES: &str = "
-version: 1
-rules:
-  - id: api
-    match: { path: '/v1/{id}' }
-    per: [attr:user]
-    fixed_window: { limit: 1, window: 1h }
-    on_failure: open
-  - id: trial
-    match: { action: other }
-    per: []
-    mode: shadow
-    fixed_window: { limit: 1, window: 1h }
-    on_failure: open
-";
-
-    #[derive(Clone, Default)]
-    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for LogBuffer {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// What `test` writes to the log as JSON, with a limiter of [`RULES`].
-    fn lines(is_secret_public: bool, test: impl FnOnce(&Limiter<MemoryStore>, &RefusalLog)) -> Vec<Value> {
-        let file = RuleFile::parse("rules.yaml", RULES).unwrap();
-        let log = Arc::new(RefusalLog::new(&file, is_secret_public));
-        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new()).with_observer(Arc::clone(&log));
-        captured(|| test(&limiter, &log))
-    }
-
-    /// What `test` writes to the log as JSON.
-    fn captured(test: impl FnOnce()) -> Vec<Value> {
-        let page = LogBuffer::default();
-        let writer = page.clone();
-        let format = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone());
-        tracing::subscriber::with_default(format.finish(), test);
-        let text = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    fn ask(limiter: &Limiter<MemoryStore>, user: &str) {
-        let _ = limiter.check_now(&Request::new("").with_attribute("path", "/v1/7").with_attribute("user", user));
-    }
-
-    fn suppressed(lines: &[Value]) -> u64 {
-        lines.iter().filter_map(|line| line["suppressed"].as_u64()).sum()
-    }
-
-    #[test]
-    fn lines_and_suppressed_counts_add_up_to_the_number_of_refusals() {
-        let lines = lines(false, |limiter, log| {
-            for second in 0..4 {
-                for _ in 0..100 + u32::from(second == 0) {
-                    ask(limiter, "ann");
-                }
-                log.end_window();
-            }
-        });
-        let refusals = lines.iter().filter(|line| line["message"] == json!("refused")).count() as u64;
-        assert_eq!((refusals, suppressed(&lines)), (4 * MAX_LINES_PER_SUBJECT, 400 - 4 * MAX_LINES_PER_SUBJECT));
-    }
-
-    #[test]
-    fn one_subject_does_not_use_up_the_lines_of_a_rule() {
-        let lines = lines(false, |limiter, _| {
-            for user in ["ann", "bob"] {
-                for _ in 0..50 {
-                    ask(limiter, user);
-                }
-            }
-        });
-        let subjects: Vec<_> = lines.iter().map(|line| line["subject"].clone()).collect();
-        assert_eq!(subjects.len(), 10);
-        assert_ne!(subjects[0], subjects[9]);
-    }
-
-    #[test]
-    fn many_subjects_of_one_rule_write_a_bounded_number_of_lines() {
-        let lines = lines(false, |limiter, log| {
-            for user in 0..1000 {
-                for _ in 0..3 {
-                    ask(limiter, &user.to_string());
-                }
-            }
-            log.end_window();
-        });
-        assert_eq!((lines.len(), suppressed(&lines)), (MAX_LINES_PER_RULE as usize + 1, 1990));
-    }
-
-    #[test]
-    fn a_line_names_the_rule_and_the_route_and_hides_the_subject() {
-        for is_secret_public in [false, true] {
-            let lines = lines(is_secret_public, |limiter, _| {
-                ask(limiter, "hunter2");
-                ask(limiter, "hunter2");
-            });
-            let [line] = lines.as_slice() else { panic!("{lines:?}") };
-            for (field, value) in [
-                ("target", json!("tidegate::refusals")),
-                ("level", json!("INFO")),
-                ("rule", json!("api")),
-                ("algorithm", json!("fixed_window")),
-                ("subject_type", json!("attr:user")),
-                ("route", json!("/v1/{id}")),
-                ("limit", json!(1)),
-                ("reason", json!("limit")),
-                ("mode", json!("enforced")),
-            ] {
-                assert_eq!(line[field], value, "{field}: {line}");
-            }
-            let digits = line["subject"].as_str().unwrap();
-            assert!(digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{line}");
-            let hash = tidegate::Secret::public().hasher(["user"]).subject([Some("hunter2")].into_iter()).to_string();
-            assert!(!is_secret_public || !hash.starts_with(digits), "the subject could be guessed");
-            assert!(!line.to_string().contains("hunter2") && !line.to_string().contains("/v1/7"), "{line}");
-        }
-    }
-
-    #[test]
-    fn a_shadow_rule_logs_what_it_would_refuse() {
-        let lines = lines(false, |limiter, _| {
-            let _ = limiter.check_now(&Request::new("other"));
-            assert!(limiter.check_now(&Request::new("other")).is_allowed());
-        });
-        let [line] = lines.as_slice() else { panic!("{lines:?}") };
-        assert_eq!((&line["rule"], &line["mode"]), (&json!("trial"), &json!("shadow")));
-    }
-
-    /// A store that never answers.
-    struct FailingStore;
-
-    impl Store for FailingStore {
-        async fn decide(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
-            Err(StoreError::new(StoreErrorKind::Unavailable, "it went away"))
-        }
-        async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
-            Ok(())
-        }
-        fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
-        async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
-            Ok(())
-        }
-        async fn ping(&self) -> Result<(), StoreError> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_request_that_a_closed_rule_refuses_is_logged_with_the_error_of_the_store() {
-        let file = RuleFile::parse("rules.yaml", &RULES.replace("open", "closed")).unwrap();
-        let log = Arc::new(RefusalLog::new(&file, false));
-        let limiter = Limiter::new(file.rules().clone(), FailingStore).with_observer(Arc::clone(&log));
-        let lines = captured(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            let request = Request::new("").with_attribute("path", "/v1/7").with_attribute("user", "ann");
-            assert!(runtime.block_on(limiter.check(&request)).is_err());
-        });
-        let [line] = lines.as_slice() else { panic!("{lines:?}") };
-        assert_eq!((&line["rule"], &line["reason"]), (&json!("api"), &json!("closed")));
-        assert_eq!((&line["degraded"], &line["mode"]), (&json!("unavailable"), &json!("enforced")));
     }
 }

@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 
 use crate::attributes::{IP, TENANT};
 use crate::key::{Key, KeyStem};
-use crate::plan::{Check, Gate, Plan, Role};
+use crate::plan::{Check, CountedSubject, Gate, Plan, Role};
 use crate::rule::{PartitionBy, Rule, RuleMode};
 use crate::spi::Subject;
 use crate::subject::SubjectHasher;
@@ -110,8 +110,7 @@ impl IndexedRule {
         let tenant_name = self.named_tenant.and_then(|index| values.clone().nth(index).flatten());
         let subject = self.subject.subject(values);
         let tag = self.fixed_tag.or(tenant);
-        let in_plan = self.plans.iter().find(|(name, _)| name == plan_name);
-        for gate in in_plan.map_or(&self.gates, |(_, gates)| gates) {
+        for gate in self.gates_of(plan_name) {
             // Without a subject, the limit decides the partition, which spreads such rules over the slots.
             let own = if self.rule.per.is_empty() { gate.own_tag() } else { subject };
             let key = Key::new(gate.stem(), tag.unwrap_or(own), subject);
@@ -121,6 +120,21 @@ impl IndexedRule {
             if let Some(name) = tenant_name.filter(|_| gate.ledger().is_some()) {
                 plan.name_account(&key, name);
             }
+        }
+    }
+
+    /// The gates of a plan, or of the rule itself if it has no plan of this name.
+    #[inline(always)]
+    fn gates_of(&self, plan: &str) -> &[Gate] {
+        let in_plan = self.plans.iter().find(|(name, _)| name == plan);
+        in_plan.map_or(&self.gates, |(_, gates)| gates)
+    }
+
+    /// Adds a check for each limit of a subject that was counted before.
+    pub(super) fn add_counted<'r>(&'r self, plan: &mut Plan<'r>, plan_name: &str, counted: &CountedSubject) {
+        for gate in self.gates_of(plan_name) {
+            let key = self.key_of_receipt(gate, counted.partition(), counted.subject());
+            plan.add(counted.check(gate, key), self.rule.budget.is_some());
         }
     }
 

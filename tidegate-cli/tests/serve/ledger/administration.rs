@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{CHANGE, Fixture, READ};
+use crate::serve::wait_for;
 
 /// The largest amount of a quota.
 const MAX_AMOUNT: i64 = (1 << 52) - 1;
@@ -15,6 +16,7 @@ impl Fixture {
     /// The answer to a correction of `tenant` under `rule`, with these fields.
     fn correct(&self, tenant: &str, rule: &str, fields: &Value) -> (u16, Value) {
         let mut body = json!({ "tenant": tenant, "rule": rule, "amount": 1, "reason": "ticket 7", "author": "eve" });
+        body["create"] = true.into();
         for (name, value) in fields.as_object().unwrap() {
             body[name] = value.clone();
         }
@@ -49,8 +51,35 @@ fn a_reset_of_a_quota_that_was_never_used_says_so() {
     let body = json!({ "request": { "tenant": "acmee" }, "rule": "exports", "author": "eve", "reason": "a new trial" });
     let (status, answer) = fixture.post("/v1/subjects/reset", &body);
     assert_eq!((status, &answer["error"]), (422, &json!("nothing_to_reset")), "{answer}");
-    assert!(answer["message"].as_str().unwrap().contains("has used nothing"), "{answer}");
+    assert!(answer["message"].as_str().unwrap().starts_with("Was full under exports: nothing to reset"), "{answer}");
     assert_eq!(fixture.entries("exports"), [] as [Value; 0]);
+    // Nor has one that was reset before.
+    fixture.consume("/exports", "acme", 60);
+    let reset = ["subject", "reset", "--tenant", "acme", "--rule", "exports", "--reason", "a new trial"];
+    assert_eq!(fixture.run(&reset, CHANGE).0, Some(0));
+    let (code, shown, _) = fixture.run(&reset, CHANGE);
+    assert!(code == Some(1) && shown == "nothing was reset\nexports: was full, nothing to reset\n", "{shown}");
+    assert_eq!(fixture.entries("exports").len(), 2);
+}
+
+#[test]
+fn a_key_without_its_tenant_is_looked_for_under_the_tenants_of_the_ledger() {
+    let fixture = Fixture::start();
+    for tenant in ["acme", "globex"] {
+        fixture.consume("/exports", tenant, 1);
+    }
+    let call = json!({ "path": "/keys", "headers": { "x-tenant-id": "acme", "x-api-key": "hunter2" } }).to_string();
+    assert_eq!(fixture.server().check(&call)["allowed"], json!(true));
+    fixture.usage_of("exports", 2);
+    let named = || {
+        let (_, answer) = fixture.call("GET", "/v1/usage?rule=exports", READ, &Value::Null);
+        answer["usage"].as_array().unwrap().iter().all(|row| !row["tenant"].is_null()).then_some(())
+    };
+    wait_for("the ledger never has the names of the tenants", named);
+    let (code, shown, _) = fixture.run(&["subject", "reset", "-H", "x-api-key: hunter2"], CHANGE);
+    assert_eq!(code, Some(1), "{shown}");
+    assert!(shown.contains("keys: counted separately for each tenant: add --tenant; of the tenants"), "{shown}");
+    assert!(shown.contains("with state: 1\n"), "{shown}");
 }
 
 #[test]
@@ -77,6 +106,48 @@ fn a_correction_names_its_account_where_the_rule_keeps_names() {
     let (status, answer) = fixture.correct("newcomer", "calls", &json!({ "amount": 4 }));
     assert_eq!((status, &answer["usage"]["tenant"]), (200, &json!(null)), "{answer}");
     assert_eq!(fixture.entries("exports")[0]["tenant"], json!("newcomer"));
+}
+
+/// A mistyped tenant got an account of its own, and the money of another one.
+#[test]
+fn a_correction_of_a_tenant_that_the_ledger_does_not_know_needs_create() {
+    let fixture = Fixture::start();
+    fixture.consume("/exports", "acme", 60);
+    let correct = |tenant: &str, rule: &str, more: &[&str]| {
+        let arguments =
+            ["quota", "correct", "--tenant", tenant, "--rule", rule, "--amount", "7", "--reason", "ticket 7"];
+        fixture.run(&[&arguments[..], more].concat(), CHANGE)
+    };
+    let (code, _, error) = correct("acmee", "exports", &[]);
+    assert!(code == Some(2) && error.contains("no account of this subject") && error.contains("--create"), "{error}");
+    let body = json!({ "create": false });
+    let (status, answer) = fixture.correct("acmee", "exports", &body);
+    assert_eq!((status, &answer["error"]), (422, &json!("unknown_subject")), "{answer}");
+    assert_eq!(fixture.entries("exports").len(), 1, "nothing was opened");
+    let (code, shown, error) = correct("acme", "calls", &[]);
+    assert_eq!(code, Some(0), "the tenant is known by another rule: {error}");
+    assert!(shown.starts_with("corrected by +7: 7 of 1000 used in 20"), "{shown}");
+    let (code, shown, _) = correct("acmee", "exports", &["--create"]);
+    assert!(code == Some(0) && shown.starts_with("corrected by +7: 7 of 100 used in 20"), "{shown}");
+    let (code, shown, _) = correct("acmee", "exports", &[]);
+    assert!(code == Some(0) && shown.starts_with("corrected by +7: 14 of 100 used in 20"), "{shown}");
+}
+
+#[test]
+fn the_table_of_usage_shows_what_is_reserved() {
+    let fixture = Fixture::start();
+    fixture.consume("/exports", "acme", 1);
+    let reserve =
+        json!({ "path": "/exports", "headers": { "x-tenant-id": "acme" }, "cost": 90, "idempotency_key": "k" });
+    let (status, answer) = fixture.server().post("/v1/quotas/reserve", &reserve.to_string());
+    assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+    fixture.usage_of("exports", 1);
+    let (code, shown, _) = fixture.run(&["quota", "show"], READ);
+    assert!(code == Some(0) && shown.lines().next().unwrap().contains("  used  reserved  of"), "{shown}");
+    assert!(
+        shown.contains("     1        90  100  █▒▒▒") && shown.contains("  1 %  near with what is reserved"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -163,6 +234,7 @@ fn a_repeated_correction_is_answered_as_repeated() {
         "why not",
         "--idempotency-key",
         "k",
+        "--create",
     ];
     let (_, first, _) = fixture.run(&correct, CHANGE);
     assert!(first.starts_with("corrected by +7: 7 of 100 used in 20"), "{first}");

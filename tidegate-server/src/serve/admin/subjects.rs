@@ -1,8 +1,15 @@
 //! `/v1/subjects/show` and `/v1/subjects/reset`: the buckets of a customer, what its next request would get, and a fresh start for it.
 //!
-//! A subject is described by a request, or by the part of one that identifies it: an API key, a user, an address. It is sent in the
-//! body, since addresses of calls end up in logs. A rule need not match that request: every rule counts that knows the whole
+//! A subject is described by a request, or by the part of one that identifies it: an API key, a user, an address; or by the digits of a line
+//! of the refusal log. It is sent in the body, since addresses of calls end up in logs. A rule need not match that request: every rule counts that knows the whole
 //! subject. Limits that all senders share are never reset.
+
+mod buckets;
+mod refused;
+mod subject_plans;
+mod tenant_search;
+
+pub(super) use self::subject_plans::SubjectPlans;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,58 +18,56 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::{Value, json};
+use tidegate::attributes::PATH;
 use tidegate::spi::{Check, Plan, Store};
-use tidegate::{Decision, Limiter, OnFailure, OutstandingReservations, Request, StoreError};
-use tidegate_rules::{RuleFile, SubjectStatus};
+use tidegate::{Decision, Limiter, Request, StoreError};
+use tidegate_rules::RuleFile;
 
+use self::buckets::{Buckets, peek};
+use self::refused::find_refused;
+use self::tenant_search::TenantSearch;
 use super::usage::{AccountResets, UsageError, reset_accounts, split_ledger_checks};
 use crate::check_response::CheckResponse;
-use crate::serve::api::{BadRequest, SubjectCall, rejected};
+use crate::serve::api::{BadRequest, SubjectCall, SubjectDescription, rejected};
 use crate::serve::engine::Engine;
 use crate::serve::instrumented_store::InstrumentedStore;
 use crate::serve::json_body::JsonBody;
 
-/// Maximum number of rules under which one call looks up a subject: each is a call to the store.
-const MAX_RULES: usize = 200;
-
-/// The plans of a subject.
-pub(super) struct SubjectPlans<'l> {
-    /// One for each rule that knows the subject.
-    pub(super) plans: Vec<Plan<'l>>,
-    incomplete: Vec<IncompleteRule>,
-    /// Rules whose limit all senders share.
-    shared: Vec<String>,
-}
-
-/// A rule that does not know the whole subject.
-#[derive(Serialize)]
-struct IncompleteRule {
-    rule: String,
-    missing: Vec<String>,
-}
-
 /// Shows the buckets of a subject, and what its next request would get. Consumes nothing.
-pub(super) async fn show(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
+pub(super) async fn show(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, UsageError> {
     let call = SubjectCall::for_reading(&body)?;
-    let ((limiter, file), request) = (engine.rules_in_force(), call.attributes.request());
-    let subject = SubjectPlans::new(&limiter, &file, &request, call.rule.as_deref())?;
-    Ok(match subject.show(&limiter, &request).await {
-        Ok(answer) => Json(answer).into_response(),
+    let ((limiter, file), request) = (engine.rules_in_force(), call.request());
+    let mut subject = find_subject(&engine, (&limiter, &file), &call)?;
+    let without_tenant = std::mem::take(&mut subject.without_tenant);
+    let tenants = TenantSearch::run(&engine, (&limiter, &file), request.as_ref(), without_tenant).await;
+    let shown = async {
+        let next = request.as_ref().map(|request| limiter.plan(request));
+        let checks = next.iter().flat_map(Plan::checks);
+        let matching: BTreeSet<&str> = checks.map(|check| check.gate().rule()).collect();
+        let buckets = Buckets::read(&limiter, &subject.plans, &matching).await?;
+        Ok::<_, StoreError>((next_decision(&limiter, request.as_ref()).await?, buckets))
+    };
+    Ok(match shown.await {
+        Ok((next, buckets)) => {
+            let mut answer = rest(&subject, tenants.as_ref());
+            answer["next"] = next.as_ref().map(CheckResponse::new).map_or(Value::Null, |next| json!(next));
+            answer["buckets"] = buckets.into_json();
+            Json(answer).into_response()
+        }
         Err(error) => unavailable(&limiter, &error),
     })
 }
 
-/// Deletes the buckets of a subject, and writes an audit event. A quota with a ledger is reset by an entry with author and reason.
+/// Deletes the buckets of a subject, and writes an audit event. A quota with a ledger is reset by an entry with author and reason. If
+/// there is nothing to delete, the answer says what was found.
 pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, UsageError> {
     let call = SubjectCall::from_json(&body)?;
-    let ((limiter, file), request) = (engine.rules_in_force(), call.attributes.request());
-    let subject = SubjectPlans::new(&limiter, &file, &request, call.rule.as_deref())?;
-    if subject.plans.is_empty() {
-        return Ok(nothing_to_reset(&subject));
-    }
+    let ((limiter, file), request) = (engine.rules_in_force(), call.request());
+    let mut subject = find_subject(&engine, (&limiter, &file), &call)?;
+    let without_tenant = std::mem::take(&mut subject.without_tenant);
     let (accounts, others) = split_ledger_checks(&subject.plans);
+    let found = Buckets::read_for_reset(&limiter, &subject.plans).await;
     let author = call.author.as_deref().unwrap_or_default();
     let mut resets = None;
     if let Some(ledger) = engine.ledger().filter(|_| !accounts.is_empty()) {
@@ -70,90 +75,58 @@ pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): Jso
             let message = "a quota with a ledger is reset by an entry of the ledger: send `author` and `reason`, or name another `rule`";
             return Err(BadRequest::new(message).into());
         };
-        let done = reset_accounts(ledger.service(), &accounts, author, reason).await?;
-        if done.is_empty() && others.is_empty() {
-            return Ok(nothing_used(&subject));
-        }
-        resets = Some(done);
+        resets = Some(reset_accounts(ledger.service(), &accounts, author, reason).await?);
     }
-    let (rules, subjects) = (subject.rules_reset(resets.as_ref()), subject.digits(&engine));
-    let (rule_list, subject_list) = (rules.join(" "), subjects.join(" "));
-    match limiter.store().forget(&others).await {
-        Ok(()) => {
-            tracing::info!(
-                target: "tidegate::audit", rules = rule_list, subjects = subject_list, author, "subject reset by an administrator"
-            );
-            let SubjectPlans { incomplete, shared, .. } = subject;
-            let mut answer = json!({ "reset": rules, "incomplete": incomplete, "shared": shared });
-            if let Some(resets) = resets {
-                answer["repaired"] = resets.repaired.into();
-            }
-            Ok(Json(answer).into_response())
-        }
-        Err(error) => {
-            tracing::warn!(
-                target: "tidegate::audit", rules = rule_list, subjects = subject_list, %error, "subject not reset: the store failed"
-            );
-            Ok(unavailable(&limiter, &error))
-        }
+    let mut rules = found.rules_with_state();
+    rules.extend(resets.iter().flat_map(|resets| subject.rules_of_accounts(resets)));
+    let overflowed = found.overflow_rules();
+    let full: Vec<&str> =
+        found.rules_of_all().into_iter().filter(|rule| !rules.contains(rule) && !overflowed.contains(rule)).collect();
+    let subjects = subject.digits(&engine);
+    let (rule_list, subject_list) = (list(&rules), subjects.join(" "));
+    if let Err(error) = limiter.store().forget(&others).await {
+        tracing::warn!(
+            target: "tidegate::audit", rules = rule_list, subjects = subject_list, %error, "subject not reset: the store failed"
+        );
+        return Ok(unavailable(&limiter, &error));
+    }
+    let tenants = TenantSearch::run(&engine, (&limiter, &file), request.as_ref(), without_tenant).await;
+    let mut answer = rest(&subject, tenants.as_ref());
+    (answer["full"], answer["overflowed"]) = (json!(full), json!(overflowed));
+    if rules.is_empty() {
+        return Ok(nothing_to_reset(answer, &full, tenants.as_ref()));
+    }
+    tracing::info!(
+        target: "tidegate::audit", rules = rule_list, subjects = subject_list, author, "subject reset by an administrator"
+    );
+    answer["reset"] = json!(rules);
+    if let Ok(Some(next)) = next_decision(&limiter, request.as_ref()).await {
+        answer["next"] = json!(CheckResponse::new(&next));
+    }
+    if let Some(resets) = &resets {
+        answer["repaired"] = resets.repaired.into();
+    }
+    Ok(Json(answer).into_response())
+}
+
+/// The subject of a call. An error if the call does not describe a single one.
+fn find_subject<'l>(
+    engine: &Engine,
+    (limiter, file): (&'l Limiter<InstrumentedStore>, &RuleFile),
+    call: &SubjectCall,
+) -> Result<SubjectPlans<'l>, UsageError> {
+    let rule = call.rule.as_deref();
+    match &call.subject {
+        SubjectDescription::Request(attributes) => Ok(SubjectPlans::new(limiter, file, &attributes.request(), rule)?),
+        SubjectDescription::Hash(digits) => find_refused(engine, (limiter, file), digits, rule),
     }
 }
 
-impl<'l> SubjectPlans<'l> {
-    /// The plans of the subject of `request` under every rule, or under the one that is named.
-    pub(super) fn new(
-        limiter: &'l Limiter<InstrumentedStore>,
-        file: &RuleFile,
-        request: &Request<'_>,
-        only: Option<&str>,
-    ) -> Result<Self, BadRequest> {
-        if let Some(rule) = only
-            && limiter.rules().rule(rule).is_none()
-        {
-            return Err(BadRequest::new("rule: there is no such rule, or it is disabled"));
-        }
-        let mut subject = Self { plans: Vec::new(), incomplete: Vec::new(), shared: Vec::new() };
-        let found = file.for_each_subject(request, &mut |rule, status, matched| {
-            if only.is_some_and(|only| only != rule) {
-                return;
-            }
-            match status {
-                SubjectStatus::Known => subject.plans.push(limiter.rules().resolve_match(matched)),
-                SubjectStatus::Incomplete(missing) => {
-                    subject.incomplete.push(IncompleteRule { rule: rule.to_owned(), missing });
-                }
-                _ => subject.shared.push(rule.to_owned()),
-            }
-        });
-        found.map_err(|problem| BadRequest::new(problem.to_string()))?;
-        let rules = subject.plans.len();
-        if rules > MAX_RULES {
-            let message = format!("{rules} rules know this subject; at most {MAX_RULES} at once, so name a `rule`");
-            return Err(BadRequest::new(message));
-        }
-        Ok(subject)
-    }
-
-    async fn show(self, limiter: &Limiter<InstrumentedStore>, request: &Request<'_>) -> Result<Value, StoreError> {
-        let next = limiter.plan(request);
-        let matching: BTreeSet<&str> = next.checks().iter().map(|check| check.gate().rule()).collect();
-        let mut buckets = Vec::new();
-        for plan in &self.plans {
-            let (decision, reserved) = (peek(limiter, plan).await?, limiter.outstanding_plan(plan).await?);
-            buckets.extend(buckets_json(&decision, &reserved, &matching));
-        }
-        let next = peek(limiter, &next).await?;
-        let Self { incomplete, shared, .. } = self;
-        Ok(json!({ "next": CheckResponse::new(&next), "buckets": buckets, "incomplete": incomplete, "shared": shared }))
-    }
-
-    /// The ids of the rules that know the subject, except those of which it has only quotas that it has not used.
-    fn rules_reset(&self, resets: Option<&AccountResets>) -> Vec<String> {
-        let is_reset =
-            |check: &&Check<'_>| check.gate().ledger().is_none() || resets.is_none_or(|resets| resets.contains(check));
-        let checks = self.plans.iter().flat_map(Plan::checks).filter(is_reset);
-        let ids = checks.map(|check| check.gate().rule().to_owned());
-        ids.collect::<BTreeSet<_>>().into_iter().collect()
+impl SubjectPlans<'_> {
+    /// The rules with an account that had something to reset.
+    fn rules_of_accounts<'s>(&'s self, resets: &AccountResets) -> Vec<&'s str> {
+        let is_reset = |check: &&Check<'_>| check.gate().ledger().is_some() && resets.contains(check);
+        self.plans.iter().flat_map(Plan::checks).filter(is_reset).map(|check| check.gate().rule()).collect()
     }
 
     /// A few digits of the subject under each rule, as in the refusal log.
@@ -163,47 +136,39 @@ impl<'l> SubjectPlans<'l> {
     }
 }
 
-/// The state of a plan in the store. Without the store there is no answer: a decision of this instance alone would say nothing about
-/// the subject.
-async fn peek(limiter: &Limiter<InstrumentedStore>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
-    limiter.check_plan(&plan.clone().with_peek().with_observed(false).with_on_failure(OnFailure::Closed)).await
+/// What the next request would get. `None` if only a subject is described: which rules its next request matches is not known.
+async fn next_decision(
+    limiter: &Limiter<InstrumentedStore>,
+    request: Option<&Request<'_>>,
+) -> Result<Option<Decision>, StoreError> {
+    let Some(request) = request else { return Ok(None) };
+    if request.attribute(PATH).is_none() && request.action().is_empty() {
+        return Ok(None);
+    }
+    peek(limiter, &limiter.plan(request)).await.map(Some)
 }
 
-/// The checks of a decision as buckets: as in the check API, with what is reserved of them, and whether their rule matches the request.
-fn buckets_json(decision: &Decision, reserved: &[OutstandingReservations], matching: &BTreeSet<&str>) -> Vec<Value> {
-    let mut answer = serde_json::to_value(CheckResponse::new(decision)).unwrap_or_default();
-    let Some(Value::Array(checks)) = answer.get_mut("checks").map(Value::take) else { return Vec::new() };
-    let with_match = |mut check: Value| {
-        let matches = check["rule"].as_str().is_some_and(|rule| matching.contains(rule));
-        check["matches"] = matches.into();
-        let is_same = |one: &&OutstandingReservations| {
-            check["rule"] == one.rule.as_str() && check["name"] == one.limit_name.as_str()
-        };
-        if let Some(reserved) = reserved.iter().find(is_same).filter(|reserved| reserved.reservations > 0) {
-            check["reserved"] = json!({ "reservations": reserved.reservations, "units": reserved.units });
-        }
-        check
-    };
-    checks.into_iter().map(with_match).collect()
-}
-
-fn nothing_to_reset(subject: &SubjectPlans<'_>) -> Response {
-    let message = "No rule counts by this subject alone. `incomplete` names what other rules need; limits that all senders share are \
-                   not reset.";
-    unprocessable(subject, message)
-}
-
-fn nothing_used(subject: &SubjectPlans<'_>) -> Response {
-    unprocessable(
-        subject,
-        "The subject has used nothing: the ledger has no account of it under these rules. Check the tenant.",
-    )
-}
-
-fn unprocessable(subject: &SubjectPlans<'_>, message: &str) -> Response {
+/// What an answer has about rules without a bucket of this subject, and about its tenants.
+fn rest(subject: &SubjectPlans<'_>, tenants: Option<&TenantSearch>) -> Value {
     let SubjectPlans { incomplete, shared, .. } = subject;
-    let body = json!({ "error": "nothing_to_reset", "message": message, "incomplete": incomplete, "shared": shared });
-    (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response()
+    json!({ "incomplete": incomplete, "shared": shared, "tenants": tenants.map(TenantSearch::json) })
+}
+
+fn nothing_to_reset(mut answer: Value, full: &[&str], tenants: Option<&TenantSearch>) -> Response {
+    let found = match (full, answer["overflowed"].as_array().is_some_and(|rules| !rules.is_empty())) {
+        (_, true) => "The subject is counted in buckets that new subjects share, which are not reset.".to_owned(),
+        ([], _) => "No rule counts by this subject alone. `incomplete` names what other rules need; limits that all senders share are \
+                    not reset."
+            .to_owned(),
+        (full, _) => format!("Was full under {}: nothing to reset. Check who is meant.", full.join(", ")),
+    };
+    let message = [Some(found), tenants.map(TenantSearch::hint)].into_iter().flatten().collect::<Vec<_>>().join(" ");
+    (answer["error"], answer["message"]) = ("nothing_to_reset".into(), message.into());
+    (StatusCode::UNPROCESSABLE_ENTITY, Json(answer)).into_response()
+}
+
+fn list(rules: &BTreeSet<&str>) -> String {
+    rules.iter().copied().collect::<Vec<_>>().join(" ")
 }
 
 fn unavailable(limiter: &Limiter<InstrumentedStore>, error: &StoreError) -> Response {

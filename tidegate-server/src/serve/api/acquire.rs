@@ -47,7 +47,7 @@ async fn acquire(
     let (plan, max_wait, receipt) = {
         let AcquireCall { check: call, max_wait } = AcquireCall::from_json(&body)?;
         engine.receipts().require(call.receipt)?;
-        (plan(&engine, &limiter, &call.attributes.request())?, max_wait, call.receipt)
+        (plan(&engine, &limiter, &call)?, max_wait, call.receipt)
     };
     // A call that waits keeps nothing of a large body, for which there is little memory.
     let small_body = (body.len() as u64 <= MAX_SMALL_BODY_BYTES).then(|| Bytes::copy_from_slice(&body));
@@ -109,7 +109,7 @@ fn plan_again<'l>(
     body: &Bytes,
 ) -> Result<Plan<'l>, BadRequest> {
     let call = AcquireCall::from_json(body)?;
-    let plan = uncounted_plan(limiter, &call.check.attributes.request())?;
+    let plan = uncounted_plan(engine, limiter, &call.check)?;
     if plan.lease_owner().is_some() {
         engine.leases().require()?;
     }

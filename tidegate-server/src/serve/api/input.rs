@@ -35,6 +35,8 @@ pub(crate) struct CheckCall {
     pub(crate) peek: bool,
     /// Whether the response has a receipt.
     pub(crate) receipt: bool,
+    /// Whether it is an error if no rule matches, if the call says so.
+    pub(crate) strict: Option<bool>,
 }
 
 /// A call of `/v1/acquire`.
@@ -72,20 +74,12 @@ pub(crate) struct BatchCall {
     pub(crate) receipt: bool,
 }
 
-/// A call of `/v1/subjects/show` or `/v1/subjects/reset`.
-pub(crate) struct SubjectCall {
-    /// The next request of the subject, or as much of it as identifies the subject.
-    pub(crate) attributes: SampleAttributes,
-    /// The only rule to look at, if one is named.
-    pub(crate) rule: Option<String>,
-    /// Who resets it, and why. Only quotas with a ledger need it.
-    pub(crate) author: Option<String>,
-    pub(crate) reason: Option<String>,
-}
-
-/// Why a call cannot be understood; answered with 400.
+/// Why a call cannot be understood; answered with 400, or with 422 if no rule matches a strict check.
 #[derive(Debug)]
-pub(crate) struct BadRequest(String);
+pub(crate) struct BadRequest {
+    message: String,
+    is_unmatched: bool,
+}
 
 /// A request in a body.
 #[derive(Default, Deserialize)]
@@ -110,6 +104,7 @@ pub(crate) struct CheckBody {
     peek: bool,
     #[serde(default)]
     receipt: bool,
+    strict: Option<bool>,
     /// Only in a call of `/v1/acquire`.
     #[serde(default, deserialize_with = "whole")]
     max_wait_ms: Option<u64>,
@@ -143,17 +138,6 @@ struct BatchBody {
     atomic: bool,
     #[serde(default)]
     receipt: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SubjectBody {
-    request: CheckBody,
-    rule: Option<String>,
-    /// Only in a call of `/v1/subjects/reset`.
-    author: Option<String>,
-    /// Likewise.
-    reason: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -221,7 +205,7 @@ impl CheckCall {
             .flat_map(|(name, values)| values.0.into_iter().map(move |value| (name.clone(), value)))
             .collect();
         if headers.len() > MAX_HEADERS {
-            return Err(BadRequest(format!("headers: {} values; at most {MAX_HEADERS}", headers.len())));
+            return Err(BadRequest::new(format!("headers: {} values; at most {MAX_HEADERS}", headers.len())));
         }
         let mut sample = SampleRequest::new();
         sample.method = call.method;
@@ -236,8 +220,11 @@ impl CheckCall {
         sample.size = call.size;
         sample.cost = call.cost;
         match sample.attributes() {
-            Ok(attributes) => Ok(Self { attributes, peek: call.peek, receipt: call.receipt && !call.peek }),
-            Err(error) => Err(BadRequest(error.to_string())),
+            Ok(attributes) => {
+                let CheckBody { peek, receipt, strict, .. } = call;
+                Ok(Self { attributes, peek, receipt: receipt && !peek, strict })
+            }
+            Err(error) => Err(BadRequest::new(error.to_string())),
         }
     }
 }
@@ -261,7 +248,7 @@ impl ReserveCall {
         let is_printable = idempotency_key.bytes().all(|byte| matches!(byte, b' '..=b'~'));
         if !is_printable || !(1..=MAX_KEY_BYTES).contains(&idempotency_key.len()) {
             let message = format!("idempotency_key: this must be 1 to {MAX_KEY_BYTES} printable ASCII characters");
-            return Err(BadRequest(message));
+            return Err(BadRequest::new(message));
         }
         if call.receipt {
             return Err(BadRequest::new("receipt: a reservation is committed or released by its id; leave it out"));
@@ -293,7 +280,7 @@ impl BatchCall {
         let checks: Result<Vec<_>, _> = calls.checks.0.into_iter().map(CheckCall::from_body).collect();
         let checks = checks?;
         if calls.atomic && checks.iter().any(|call| call.peek) {
-            return Err(BadRequest("an atomic batch cannot peek: leave `peek` out".into()));
+            return Err(BadRequest::new("an atomic batch cannot peek: leave `peek` out"));
         }
         if calls.atomic && checks.iter().any(|call| call.receipt) {
             return Err(BadRequest::new("an atomic batch has one receipt: set `receipt` beside `atomic`"));
@@ -310,9 +297,9 @@ impl BatchCall {
 impl CheckBody {
     /// The attributes of a request that describes a subject.
     pub(crate) fn into_subject(self) -> Result<SampleAttributes, BadRequest> {
-        let CheckCall { attributes, peek, receipt } = CheckCall::from_body(self)?;
-        if peek || receipt {
-            return Err(BadRequest::new("request: `peek` and `receipt` have no effect here; leave them out"));
+        let CheckCall { attributes, peek, receipt, strict } = CheckCall::from_body(self)?;
+        if peek || receipt || strict.is_some() {
+            return Err(BadRequest::new("request: `peek`, `receipt` and `strict` have no effect here; leave them out"));
         }
         Ok(attributes)
     }
@@ -331,22 +318,6 @@ impl CheckBody {
     }
 }
 
-impl SubjectCall {
-    pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
-        let SubjectBody { request, rule, author, reason } = parse(body)?;
-        Ok(Self { attributes: request.into_subject()?, rule, author, reason })
-    }
-
-    /// A call that changes nothing, so it has no author.
-    pub(crate) fn for_reading(body: &[u8]) -> Result<Self, BadRequest> {
-        let call = Self::from_json(body)?;
-        if call.author.is_some() || call.reason.is_some() {
-            return Err(BadRequest::new("`author` and `reason` have no effect here; leave them out"));
-        }
-        Ok(call)
-    }
-}
-
 /// The receipt in a call of `/v1/refund`.
 pub(crate) fn receipt(body: &[u8]) -> Result<String, BadRequest> {
     parse(body).map(|body: RefundBody| body.receipt)
@@ -354,21 +325,37 @@ pub(crate) fn receipt(body: &[u8]) -> Result<String, BadRequest> {
 
 /// Parses the body of a call. The error names the place and quotes no value.
 pub(crate) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadRequest> {
-    json_problem::from_json(body).map_err(BadRequest)
+    json_problem::from_json(body).map_err(BadRequest::new)
 }
 
 impl BadRequest {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self(message.into())
+        Self { message: message.into(), is_unmatched: false }
+    }
+
+    /// No rule matches a strict check.
+    pub(crate) fn no_rule(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_unmatched: true }
+    }
+
+    /// Says which check of a batch no rule matches.
+    pub(crate) fn in_check(self, index: usize) -> Self {
+        let message = if self.is_unmatched { format!("checks[{index}]: {}", self.message) } else { self.message };
+        Self { message, ..self }
     }
 
     pub(crate) fn message(&self) -> &str {
-        &self.0
+        &self.message
     }
 }
 
 impl IntoResponse for BadRequest {
     fn into_response(self) -> Response {
-        (StatusCode::BAD_REQUEST, Json(json!({ "error": "bad_request", "message": self.0 }))).into_response()
+        let (status, error) = if self.is_unmatched {
+            (StatusCode::UNPROCESSABLE_ENTITY, "no_rule")
+        } else {
+            (StatusCode::BAD_REQUEST, "bad_request")
+        };
+        (status, Json(json!({ "error": error, "message": self.message }))).into_response()
     }
 }

@@ -22,8 +22,8 @@ pub(super) async fn take(State(engine): State<Arc<Engine>>, JsonBody(body): Json
     let call = CheckCall::for_lease(&body)?;
     engine.receipts().require(call.receipt)?;
     engine.leases().require()?;
-    let (limiter, request) = (engine.limiter(), call.attributes.request());
-    let plan = plan(&engine, &limiter, &request)?;
+    let limiter = engine.limiter();
+    let plan = plan(&engine, &limiter, &call)?;
     let parts = AnswerParts { receipt: call.receipt, lease: Some(LeaseAge::new(engine.timer().now())) };
     Ok(into_response(decision_json(&engine, &limiter, parts, limiter.check_plan(&plan).await)))
 }

@@ -32,8 +32,8 @@ pub(super) fn router(engine: Arc<Engine>) -> Router {
 async fn reserve(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let ReserveCall { check, idempotency_key } = ReserveCall::from_json(&body)?;
     engine.reservations().require()?;
-    let (limiter, request) = (engine.limiter(), check.attributes.request());
-    let plan = plan(&engine, &limiter, &request)?;
+    let limiter = engine.limiter();
+    let plan = plan(&engine, &limiter, &check)?;
     let decision = match limiter.reserve_plan(plan, Some(&idempotency_key)).await {
         Ok(decision) => decision,
         Err(error) => return Ok(refused(&engine, &limiter, &error.into())),
@@ -84,8 +84,8 @@ async fn release(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) ->
 /// Lists what is reserved under the limits of a request.
 async fn outstanding(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let call = CheckCall::for_listing(&body)?;
-    let (limiter, request) = (engine.limiter(), call.attributes.request());
-    let plan = uncounted_plan(&limiter, &request)?;
+    let limiter = engine.limiter();
+    let plan = uncounted_plan(&engine, &limiter, &call)?;
     Ok(match limiter.outstanding_plan(&plan).await {
         Ok(list) => {
             Json(json!({ "outstanding": list.iter().map(outstanding_json).collect::<Vec<_>>() })).into_response()

@@ -37,6 +37,17 @@ impl LedgerMeans<'_> {
     }
 }
 
+/// Warns of quotas that a server with a ledger does not record, unless the file says that this is meant.
+pub(crate) fn warn_of_unrecorded(file: &RuleFile) {
+    let rules: Vec<&str> = file.unrecorded_quotas().collect();
+    if !rules.is_empty() {
+        tracing::warn!(
+            target: "tidegate::ledger", rules = rules.join(" "),
+            "the ledger records nothing of these quotas: write `ledger: sync` or `ledger: async` in them, or `ledger: none` if it is meant"
+        );
+    }
+}
+
 /// The rules of a file that have a ledger.
 pub(crate) fn ledger_rules(file: &RuleFile) -> impl Iterator<Item = &Rule> {
     let rules = file.ids().filter_map(|id| file.rules().rule(id));

@@ -1,6 +1,6 @@
 //! `Refusal`: a refused request, as the log tells it.
 
-use tidegate::spi::{Origin, Role, Subject};
+use tidegate::spi::{CountedSubject, Origin, Plan, Role, Subject};
 use tidegate::{CheckResult, Decision, StoreErrorKind};
 
 /// The fields of a line that depend on the request.
@@ -9,6 +9,8 @@ pub(crate) struct Refusal<'a> {
     pub(crate) plan: &'a str,
     pub(crate) algorithm: &'static str,
     pub(crate) subject: Subject,
+    /// The subject as the plan has counted it.
+    pub(crate) counted: Option<CountedSubject>,
     /// `None` for a penalty.
     pub(crate) limit: Option<u64>,
     pub(crate) retry_after_ms: Option<u64>,
@@ -19,22 +21,25 @@ pub(crate) struct Refusal<'a> {
 }
 
 impl<'a> Refusal<'a> {
-    pub(crate) fn from_check(check: &'a CheckResult, decision: &Decision, origin: Origin) -> Self {
+    pub(crate) fn from_check(check: &'a CheckResult, decision: &Decision, plan: &Plan<'_>) -> Self {
         let outcome = check.outcome();
         let is_shadow = check.role() == Role::Shadow;
         let degraded = decision.degraded().map(StoreErrorKind::as_str);
         let retry_after = if is_shadow { outcome.retry_after } else { decision.retry_after() };
+        let mut checks = plan.checks().iter();
+        let own = checks.find(|own| own.gate().rule() == check.rule() && own.key().subject() == check.subject());
         Self {
             rule: check.rule(),
             plan: check.plan(),
             algorithm: check.algorithm().as_str(),
             subject: check.subject(),
+            counted: own.map(CountedSubject::from_check),
             limit: check.has_amount().then_some(outcome.limit),
             retry_after_ms: retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
             reason: if outcome.is_permanent() && degraded.is_none() { "permanent" } else { "limit" },
             mode: if is_shadow { "shadow" } else { "enforced" },
             degraded,
-            origin,
+            origin: plan.origin(),
         }
     }
 }

@@ -28,10 +28,6 @@ pub(in crate::serve::admin) struct AccountResets {
 }
 
 impl AccountResets {
-    pub(in crate::serve::admin) const fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
     /// Whether this check counts in an account that had something to reset.
     pub(in crate::serve::admin) fn contains(&self, check: &Check<'_>) -> bool {
         self.keys.contains(&AccountKey::from_key(check.key()))

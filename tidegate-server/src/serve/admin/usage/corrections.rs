@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate::spi::LedgerStage;
@@ -33,13 +34,16 @@ struct CorrectionBody {
     author: String,
     period: Option<String>,
     idempotency_key: Option<String>,
+    /// Whether a subject that the ledger does not know gets an account.
+    #[serde(default)]
+    create: bool,
 }
 
 pub(super) async fn correct(
     State(engine): State<Arc<Engine>>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, UsageError> {
-    let CorrectionBody { request, tenant, rule, limit_name, amount, reason, author, period, idempotency_key } =
+    let CorrectionBody { request, tenant, rule, limit_name, amount, reason, author, period, idempotency_key, create } =
         parse(&body)?;
     let ledger = ledger_of(&engine)?;
     let request = match (tenant, request) {
@@ -61,6 +65,9 @@ pub(super) async fn correct(
     correction.idempotency_key = idempotency_key;
     // Otherwise a correction of what was consumed a moment ago might be refused as below zero.
     flush(ledger.service(), std::slice::from_ref(&account.key)).await?;
+    if !create && !ledger.ledger().has_subject(account.key.subject).await? {
+        return Err(unknown_subject().into());
+    }
     let pending = ledger.service().pending_repair(vec![account.key.clone()]);
     let repeated = ledger.ledger().correct(&correction).await?.repeated > 0;
     let repaired = repair(pending).await;
@@ -71,6 +78,12 @@ pub(super) async fn correct(
     );
     let usage = usage_of(ledger, &account, index).await?;
     Ok(Json(json!({ "repaired": repaired, "repeated": repeated, "usage": usage })).into_response())
+}
+
+/// The response to a correction of a subject that may be a typing error.
+fn unknown_subject() -> Response {
+    let message = "The ledger has no account of this subject: check the tenant. To open an account, send `create`: true (`--create`).";
+    (StatusCode::UNPROCESSABLE_ENTITY, Json(json!({ "error": "unknown_subject", "message": message }))).into_response()
 }
 
 /// The index of the period that is written, or of the one that runs now.

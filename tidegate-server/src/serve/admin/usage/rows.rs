@@ -113,7 +113,9 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
         return Ok(text_page("text/csv; charset=utf-8", text, after.as_deref()));
     }
     let rows: Vec<Value> = rows.iter().map(row_json).collect();
-    Ok(Json(json!({ "usage": rows, "after": after })).into_response())
+    let is_selected = |rule: &&str| selection.rule.as_deref().is_none_or(|only| only == *rule);
+    let unrecorded: Vec<&str> = file.unrecorded_quotas().filter(is_selected).collect();
+    Ok(Json(json!({ "usage": rows, "after": after, "unrecorded": unrecorded })).into_response())
 }
 
 impl RunningPeriods {
