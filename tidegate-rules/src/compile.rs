@@ -5,6 +5,7 @@ mod anonymous;
 mod concurrency;
 mod condition;
 mod cost;
+mod front_ends;
 mod identify;
 mod ledger;
 mod limit;

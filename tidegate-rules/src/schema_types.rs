@@ -79,6 +79,9 @@ pub(crate) struct RuleSpec {
     pub(crate) description: Option<String>,
     /// Which requests it applies to; all if missing.
     pub(crate) r#match: Option<Spanned<MatchSpec>>,
+    /// The front ends that it is meant for; every one if missing. It changes no decision: reports leave the others out, and a rule that
+    /// never applies at one that is listed is an error.
+    pub(crate) front_ends: Option<Spanned<OneOrMany<Spanned<FrontEndSpec>>>>,
     /// What it counts by: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`. With `[]`
     /// all requests share one limit.
     pub(crate) per: Spanned<OneOrMany<Spanned<String>>>,
@@ -164,6 +167,25 @@ pub(crate) struct MatchSpec {
     /// The address of the client: networks such as `10.0.0.0/8`.
     #[serde(default)]
     pub(crate) ip: OneOrMany<Spanned<String>>,
+}
+
+/// How requests reach the rules.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "FrontEnd")]
+pub(crate) enum FrontEndSpec {
+    /// The reverse proxy of `tidegate serve`.
+    Gateway,
+    /// `/v1/forward-auth`, for proxies that ask before they forward.
+    ForwardAuth,
+    /// `/v1/check` and the other calls of the check API.
+    Check,
+    /// The tower layer of a Rust service.
+    Tower,
+    /// Envoy's rate limit service.
+    Envoy,
+    /// A program that uses the library.
+    Library,
 }
 
 /// Which header fields responses have.

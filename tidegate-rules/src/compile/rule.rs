@@ -6,6 +6,7 @@ use smol_str::SmolStr;
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
 use tidegate::{AnonymousBounds, Limit, OnFailure, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind};
 
+use super::front_ends::FrontEnds;
 use super::ledger::{CompiledLedger, LedgerFields};
 use super::{Compiler, Overrides};
 use crate::cost::Cost;
@@ -36,6 +37,8 @@ pub(crate) struct CompiledRule {
     /// The ledger of its quotas.
     pub(crate) ledger: Option<CompiledLedger>,
     pub(crate) mode: RuleMode,
+    /// The front ends that it is meant for.
+    pub(crate) front_ends: FrontEnds,
     /// Whether the file has a failure policy for it.
     pub(crate) has_policy: bool,
     /// Whether the file says what applies to requests that match no route of that policy.
@@ -161,6 +164,7 @@ impl Compiler<'_> {
             self.error("plan-of-several", &spec.id.span, message).set_help("split it into one rule for each limit");
         }
         let ledger = self.ledger(spec, tenant, &plans);
+        let front_ends = self.front_ends(spec);
         // What costs money does not pass uncounted unless the file says so.
         let default_policy = if ledger.is_some() { OnFailure::Closed } else { OnFailure::default() };
         let policy = self.on_failure(spec.on_failure.as_ref().map(|at| &at.value), default_policy);
@@ -190,6 +194,7 @@ impl Compiler<'_> {
             penalty: penalty?,
             ledger,
             mode,
+            front_ends,
             has_policy: spec.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             says_default: spec.on_failure.as_ref().is_some_and(|policy| policy.has_default()),
             says_local: spec.on_failure.as_ref().is_some_and(|policy| policy.contains(PolicyName::Local)),

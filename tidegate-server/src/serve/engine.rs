@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::client_resolver::ClientResolver;
 use super::connect::{StoreProbe, connect};
-use super::door_gaps::log_gaps;
+use super::door_gaps::{check_gateway_rules, log_gaps};
 use super::envoy::Envoy;
 use super::instrumented_store::InstrumentedStore;
 use super::leases::Leases;
@@ -98,6 +98,7 @@ impl Engine {
         if !file.report().problems().is_empty() {
             tracing::warn!(target: "tidegate::server", "{}", file.report());
         }
+        check_gateway_rules(&file, arguments.has_gateway())?;
         log_gaps(&file, arguments.has_gateway());
         let setup = LedgerSetup::new(arguments, &url, &file).await?;
         let journal = setup.as_ref().and_then(LedgerSetup::journal);
@@ -332,6 +333,10 @@ impl Engine {
             None => RuleFile::parse("example", start_page::EXAMPLE_RULES),
         };
         let read = read.map_err(|report| report.to_string());
+        let read = read.and_then(|file| match check_gateway_rules(&file, self.has_gateway) {
+            Ok(()) => Ok(file),
+            Err(report) => Err(report.to_string()),
+        });
         let usable = read.and_then(|file| self.check_ledger(&file).map(|()| file));
         let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
         match usable {
