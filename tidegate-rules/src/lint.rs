@@ -23,12 +23,14 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 49] = [
+pub(crate) const CODES: [&str; 51] = [
     "colon-segment",
     "concurrency-on-security",
     "cost-above-limit",
     "duplicate-rule",
     "exempt-by-header",
+    "exempt-by-tenant",
+    "exempt-from-protection",
     "fails-open",
     "fixed-window-on-security",
     "forgeable-cost",

@@ -3,6 +3,7 @@
 
 mod anonymous;
 mod cost;
+mod exemption;
 mod identify;
 mod limit;
 mod on_failure;
@@ -17,6 +18,7 @@ use serde::Deserialize;
 
 pub(crate) use anonymous::{AnonymousSpec, AuthenticatedSpec};
 pub(crate) use cost::{CostSpec, CostTableSpec, UsageSpec};
+pub(crate) use exemption::ExemptionSpec;
 pub(crate) use identify::{EscapedSlashesSpec, IdentifySpec, RepeatedName, RepeatedSpec, SourcesSpec};
 pub(crate) use limit::{
     ConcurrencySpec, FixedWindowSpec, LeakyBucketSpec, LedgerSpec, LimitSpec, PeriodSpec, QuotaSpec, SlidingLogSpec,
@@ -48,9 +50,9 @@ pub(crate) struct RuleFileSpec {
     /// The longest body that rules read, in bytes: 1,024 to 16,777,216; longer ones are refused with 413. 65,536 if missing, or
     /// 1,048,576 if a rule has `cost.usage`.
     pub(crate) max_body: Option<Spanned<Amount>>,
-    /// Requests that are exempt from all rules, such as internal calls and health checks.
+    /// Requests that are exempt from all rules, such as internal calls and health checks, or from some.
     #[serde(default)]
-    pub(crate) exempt: Vec<Spanned<MatchSpec>>,
+    pub(crate) exempt: Vec<Spanned<ExemptionSpec>>,
     /// Other limits for the requests of a plan: plan, then rule, then its limit.
     #[serde(default)]
     pub(crate) plans: BTreeMap<String, BTreeMap<String, Spanned<LimitSpec>>>,
