@@ -51,6 +51,8 @@ pub enum GapEffect {
     AssumedSize,
     /// The rule never applies to them.
     NeverApplies,
+    /// The rule applies to them, although its `front_ends` leave the door out.
+    AppliesAnyway,
     /// Each holds its slot for the whole lease: the door does not learn when a request ends.
     HeldForLease,
     /// Each costs its estimate: the door does not learn how many tokens it used.
@@ -138,6 +140,9 @@ impl fmt::Display for DoorGap {
                 "the actual cost of rule `{rule}` is token usage (`{source}`), which {door} never learns: each request costs its \
                  estimate"
             ),
+            GapEffect::AppliesAnyway => {
+                write!(f, "rule `{rule}` applies at {door}, which its `{source}` leave out: they change no decision")
+            }
             GapEffect::NeverApplies => {
                 write!(f, "rule `{rule}` matches by `{source}`, which {door} never has: it never applies there")?;
                 let refused = ", and with `security: true` a server with a gateway refuses the file";
@@ -203,6 +208,7 @@ impl<'r> RuleAtDoor<'r> {
             return if self.rule.front_ends.contains(self.door) { vec![gap] } else { Vec::new() };
         }
         let mut gaps = self.subject_gaps();
+        gaps.extend(self.statement_gap());
         gaps.extend(self.cost_gap());
         gaps.extend(self.claim_gap());
         gaps.extend(self.lease_gap());
@@ -254,6 +260,13 @@ impl<'r> RuleAtDoor<'r> {
             gaps.push(self.gap(&describe(identity), GapEffect::ProxyAddress, Some(&Source::Ip), span));
         }
         gaps
+    }
+
+    /// A statement that the rule is meant for other doors only, although it applies.
+    fn statement_gap(&self) -> Option<DoorGap> {
+        let (_, span) = self.rule.front_ends.listed().first()?;
+        let is_left_out = !self.rule.front_ends.contains(self.door);
+        is_left_out.then(|| self.gap("front_ends", GapEffect::AppliesAnyway, None, span))
     }
 
     /// What the cost reads and never has.

@@ -12,6 +12,9 @@ pub(super) fn help(effect: GapEffect, missing: Option<&Source>) -> &'static str 
             "list the networks of the proxies in front: `trusted_proxies` below `identify`"
         }
         _ if effect == GapEffect::NeverApplies => never_applies_help(missing),
+        _ if effect == GapEffect::AppliesAnyway => {
+            "name the front end, too, or match what only the others have, such as an action"
+        }
         _ if effect == GapEffect::UnverifiedClaim => {
             "let a proxy in front verify the token, and list its network: `trusted_proxies` below `identify`; a service behind the \
              gateway verifies too late"

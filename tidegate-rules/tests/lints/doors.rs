@@ -291,8 +291,10 @@ fn front_ends_leave_out_where_a_rule_never_applies_and_nothing_else() {
     let action = "per: ip, match: { action: login }";
     assert_eq!(gaps("[check, library]", action), []);
     assert_eq!(gaps("envoy", action), []);
-    let shared = [("body:email".to_owned(), GapEffect::SharedCount)];
-    assert_eq!(gaps("[gateway]", "per: 'body:email'"), shared, "it applies at forward-auth too");
+    let applies = ("front_ends".to_owned(), GapEffect::AppliesAnyway);
+    let shared = ("body:email".to_owned(), GapEffect::SharedCount);
+    assert_eq!(gaps("[gateway]", "per: 'body:email'"), [shared, applies], "a statement changes no decision");
+    assert_eq!(gaps("[forward-auth, gateway]", "per: ip"), []);
 }
 
 #[test]

@@ -125,6 +125,11 @@ fn is_counted(gap: &DoorGap) -> bool {
     )
 }
 
+/// Whether it is said once, at the start: what a rule decides does not depend on it, or it may be fine.
+fn is_logged_only(gap: &DoorGap) -> bool {
+    matches!(gap.effect(), GapEffect::UnverifiedClaim | GapEffect::AppliesAnyway)
+}
+
 fn log_in_use(gap: &DoorGap) {
     let (rule, door, help) = (gap.rule(), gap.door().as_str(), gap.help());
     tracing::warn!(target: "tidegate::server", rule, door, "a request came in: {gap}. Fix: {help}");
@@ -142,8 +147,7 @@ pub(crate) fn log_gaps(file: &RuleFile, has_gateway: bool) {
         let is_used = door == FrontDoor::Gateway;
         let (idle, gaps): (Vec<_>, Vec<_>) =
             file.door_gaps(door).into_iter().partition(|gap| gap.effect() == GapEffect::NeverApplies);
-        let mut logged: Vec<DoorGap> =
-            gaps.into_iter().filter(|gap| is_counted(gap) || gap.effect() == GapEffect::UnverifiedClaim).collect();
+        let mut logged: Vec<DoorGap> = gaps.into_iter().filter(|gap| is_counted(gap) || is_logged_only(gap)).collect();
         if is_used {
             logged.splice(..0, idle);
         } else if !idle.is_empty() {
@@ -298,6 +302,9 @@ rules:
         let meant = text(2).replace("per:", "front_ends: [check], per:");
         counters.follow(&RuleFile::parse("rules.yaml", &meant).unwrap());
         assert_eq!(ask("forward-auth"), 0);
+        let path = RuleFile::parse("rules.yaml", &meant.replace("action: a", "path: /a")).unwrap();
+        let applies = "WARN rule `job0` applies at the gateway, which its `front_ends` leave out";
+        assert_eq!(logged_lines(|| log_gaps(&path, true))[0], applies, "a statement is no condition");
         counters.follow(&RuleFile::parse("rules.yaml", &text(MAX_LOGGED_RULES + 50)).unwrap());
         assert_eq!(ask("forward-auth"), MAX_LOGGED_RULES + 1, "a line for the others");
     }
