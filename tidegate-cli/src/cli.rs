@@ -141,7 +141,8 @@ pub(crate) enum RulesCommand {
 
 /// Check rule files and show all problems at once, each with its position
 ///
-/// Exit code: 0 if all files are usable, 1 if one has errors (with --strict: or warnings), 2 for wrong arguments.
+/// Exit code: 0 if all files are usable (with --door: at these front ends), 1 if one has errors (with --strict: or warnings), 2 for wrong
+/// arguments.
 #[derive(Args)]
 #[command(after_help = VALIDATE_EXAMPLES)]
 pub(crate) struct ValidateArgs {
@@ -151,8 +152,8 @@ pub(crate) struct ValidateArgs {
     /// Treat warnings as errors
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Also check what this front end never has of a request, and what its callers must send: gateway, forward-auth, check, tower,
-    /// envoy; may be repeated
+    /// Check everything that this front end never has of a request, and what its callers must send: gateway, forward-auth, check, tower,
+    /// envoy, library; may be repeated. Without it, the rules that never apply at a front end, or share one count there, are named for all
     #[arg(long, value_name = "DOOR", value_parser = door_parser(), hide_possible_values = true)]
     pub(crate) door: Vec<FrontDoor>,
     /// Also check the production checklist; unmet items are errors

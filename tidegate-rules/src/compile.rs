@@ -5,6 +5,8 @@ mod anonymous;
 mod concurrency;
 mod condition;
 mod cost;
+mod exemption;
+mod front_ends;
 mod identify;
 mod ledger;
 mod limit;
@@ -92,7 +94,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     let (identity_config, identities, identify) = compiler.identify(&file.identify);
     compiler.plans = plan_names(file);
     let header_policy = compiler.header_policy(&file.http);
-    let exempt: Vec<_> = file.exempt.iter().map(|at| compiler.exemption(at)).collect();
+    let (exempt, exempt_rules): (Vec<_>, _) = file.exempt.iter().map(|at| compiler.exemption(at, file)).unzip();
     let named = |name: &str| identities.iter().find(|identity| identity.name == name).cloned();
     let (tenant, plan) = (named("tenant").unwrap_or_else(identify::attribute("tenant")), {
         named("plan").unwrap_or_else(identify::attribute("plan"))
@@ -119,6 +121,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
         plan_of_tenant,
         default_plan: file.default_plan.as_ref().map(|plan| SmolStr::new(&plan.value)).unwrap_or_default(),
         exempt,
+        exempt_rules,
         exempt_index,
         exempt_rest,
         index,

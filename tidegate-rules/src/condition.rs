@@ -122,6 +122,17 @@ impl Condition {
             })
     }
 
+    /// Whether a request can match both, as far as lists of values show.
+    pub(crate) fn may_overlap(&self, other: &Self) -> bool {
+        overlap(&self.methods, &other.methods, |a, b| is_method(a, b) || is_method(b, a))
+            && overlap(&self.paths, &other.paths, |a, b| a.covers(b) || b.covers(a))
+            && overlap(&self.hosts, &other.hosts, |a, b| a.covers(b) || b.covers(a))
+            && overlap(&self.tenants, &other.tenants, |a, b| a == b)
+            && overlap(&self.plans, &other.plans, |a, b| a == b)
+            && overlap(&self.actions, &other.actions, |a, b| a == b)
+            && overlap(&self.networks, &other.networks, |a, b| a.contains(b) || b.contains(a))
+    }
+
     /// Appends the attributes that the condition reads.
     pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
         names.extend((!self.methods.is_empty()).then(|| attributes::METHOD.into()));
@@ -171,6 +182,11 @@ fn any<T>(wanted: &[T], found: Option<&str>, is_match: impl Fn(&T, &str) -> bool
 /// Whether each of `inner` is contained in one of `outer`; an empty list stands for everything.
 fn subset<T>(inner: &[T], outer: &[T], like: impl Fn(&T, &T) -> bool) -> bool {
     outer.is_empty() || (!inner.is_empty() && inner.iter().all(|one| outer.iter().any(|other| like(one, other))))
+}
+
+/// Whether one of `left` and one of `right` are alike; an empty list stands for everything.
+fn overlap<T>(left: &[T], right: &[T], like: impl Fn(&T, &T) -> bool) -> bool {
+    left.is_empty() || right.is_empty() || left.iter().any(|one| right.iter().any(|other| like(one, other)))
 }
 
 fn list(values: &[impl fmt::Display]) -> String {

@@ -1,19 +1,22 @@
 //! `DoorGap`: what a rule reads and a front end never has. Nothing fails for it: the requests share one count, or the rule never
 //! applies. So it is reported when a file is validated for a door, when a server starts, and in its metrics.
 
+mod every_door;
+mod help;
 mod needs;
 
 use std::fmt;
 
 use tidegate::attributes;
 
+use self::help::help;
 use crate::RuleFile;
 use crate::compile::CompiledRule;
 use crate::cost::{Cost, CostSource};
 use crate::forwarded::ProxyTrust;
 use crate::front_door::FrontDoor;
 use crate::identity::{Identity, Source};
-use crate::lint::{UNAVAILABLE_AT_DOOR, limits};
+use crate::lint::{NEVER_APPLIES, UNAVAILABLE_AT_DOOR, limits};
 use crate::problem::{Problem, Report};
 use crate::request_matcher::{RequestMatcher, TenantUse};
 use crate::source_file::Span;
@@ -25,6 +28,7 @@ pub struct DoorGap {
     door: FrontDoor,
     source: String,
     effect: GapEffect,
+    is_error: bool,
     help: &'static str,
     span: Span,
 }
@@ -47,6 +51,8 @@ pub enum GapEffect {
     AssumedSize,
     /// The rule never applies to them.
     NeverApplies,
+    /// The rule applies to them, although its `front_ends` leave the door out.
+    AppliesAnyway,
     /// Each holds its slot for the whole lease: the door does not learn when a request ends.
     HeldForLease,
     /// Each costs its estimate: the door does not learn how many tokens it used.
@@ -79,8 +85,16 @@ impl DoorGap {
         self.help
     }
 
+    /// Whether a server with this front end refuses the file: a rule with `security: true` that never applies at the gateway would leave
+    /// guesses unlimited.
+    pub const fn is_error(&self) -> bool {
+        self.is_error
+    }
+
     fn problem(self) -> Problem {
-        Problem::warning(UNAVAILABLE_AT_DOOR, self.to_string(), self.span).with_help(self.help)
+        let code = if self.effect == GapEffect::NeverApplies { NEVER_APPLIES } else { UNAVAILABLE_AT_DOOR };
+        let new: fn(_, String, _) -> _ = if self.is_error { Problem::error } else { Problem::warning };
+        new(code, self.to_string(), self.span).with_help(self.help)
     }
 }
 
@@ -126,8 +140,13 @@ impl fmt::Display for DoorGap {
                 "the actual cost of rule `{rule}` is token usage (`{source}`), which {door} never learns: each request costs its \
                  estimate"
             ),
+            GapEffect::AppliesAnyway => {
+                write!(f, "rule `{rule}` applies at {door}, which its `{source}` leave out: they change no decision")
+            }
             GapEffect::NeverApplies => {
-                write!(f, "rule `{rule}` matches by `{source}`, which {door} never has: it never applies there")
+                write!(f, "rule `{rule}` matches by `{source}`, which {door} never has: it never applies there")?;
+                let refused = ", and with `security: true` a server with a gateway refuses the file";
+                f.write_str(if self.is_error { refused } else { "" })
             }
         }
     }
@@ -135,7 +154,8 @@ impl fmt::Display for DoorGap {
 
 /// Checking a file for a front end
 impl RuleFile {
-    /// What the rules read and `door` never has, in the order of the file. Disabled rules are left out.
+    /// What the rules read and `door` never has, in the order of the file. Disabled rules are left out, and so are rules that never apply
+    /// at a front end that their `front_ends` leave out.
     ///
     /// ```
     /// use tidegate_rules::{FrontDoor, RuleFile};
@@ -154,13 +174,25 @@ impl RuleFile {
         rules.flat_map(|rule| RuleAtDoor { rule, door, matcher: &self.matcher }.gaps()).collect()
     }
 
+    /// Refuses a file that a server with this front end must not use: the errors among the [gaps](Self::door_gaps).
+    pub fn check_for_door(&self, door: FrontDoor) -> Result<(), Report> {
+        let gaps = self.door_gaps(door).into_iter().filter(DoorGap::is_error);
+        let errors = self.report().with_only(gaps.map(DoorGap::problem));
+        if errors.has_errors() { Err(errors) } else { Ok(()) }
+    }
+
     /// The [report](Self::report), and for each of `doors` a warning for what the rules read and it never has, and a note of what its
-    /// callers must send.
+    /// callers must send. A rule for which [`check_for_door`](Self::check_for_door) refuses the file is an error.
     pub fn report_for_doors(&self, doors: &[FrontDoor]) -> Report {
         let gaps = doors.iter().flat_map(|door| self.door_gaps(*door)).map(DoorGap::problem);
         let needs = doors.iter().flat_map(|door| needs::problems(self, *door));
         self.report().with_problems(gaps.chain(needs))
     }
+}
+
+/// Why a rule never applies at a front end, whatever its `front_ends` say; `None` if it may apply.
+pub(crate) fn never_applies(rule: &CompiledRule, door: FrontDoor, matcher: &RequestMatcher) -> Option<DoorGap> {
+    RuleAtDoor { rule, door, matcher }.mismatch()
 }
 
 /// A rule at a front end.
@@ -173,9 +205,10 @@ struct RuleAtDoor<'r> {
 impl<'r> RuleAtDoor<'r> {
     fn gaps(&self) -> Vec<DoorGap> {
         if let Some(gap) = self.mismatch() {
-            return vec![gap];
+            return if self.rule.front_ends.contains(self.door) { vec![gap] } else { Vec::new() };
         }
         let mut gaps = self.subject_gaps();
+        gaps.extend(self.statement_gap());
         gaps.extend(self.cost_gap());
         gaps.extend(self.claim_gap());
         gaps.extend(self.lease_gap());
@@ -227,6 +260,13 @@ impl<'r> RuleAtDoor<'r> {
             gaps.push(self.gap(&describe(identity), GapEffect::ProxyAddress, Some(&Source::Ip), span));
         }
         gaps
+    }
+
+    /// A statement that the rule is meant for other doors only, although it applies.
+    fn statement_gap(&self) -> Option<DoorGap> {
+        let (_, span) = self.rule.front_ends.listed().first()?;
+        let is_left_out = !self.rule.front_ends.contains(self.door);
+        is_left_out.then(|| self.gap("front_ends", GapEffect::AppliesAnyway, None, span))
     }
 
     /// What the cost reads and never has.
@@ -315,6 +355,9 @@ impl<'r> RuleAtDoor<'r> {
             door: self.door,
             source: source.to_owned(),
             effect,
+            is_error: effect == GapEffect::NeverApplies
+                && self.door == FrontDoor::Gateway
+                && self.rule.security == Some(true),
             help: help(effect, missing),
             span: span.clone(),
         }
@@ -324,36 +367,4 @@ impl<'r> RuleAtDoor<'r> {
 /// The sources of an identity, or its name if only the application sets it.
 fn describe(identity: &Identity) -> String {
     if identity.sources.is_empty() { identity.name.to_string() } else { identity.kinds.join(", ") }
-}
-
-fn help(effect: GapEffect, missing: Option<&Source>) -> &'static str {
-    match missing {
-        _ if effect == GapEffect::ProxyAddress => {
-            "list the networks of the proxies in front: `trusted_proxies` below `identify`"
-        }
-        _ if effect == GapEffect::UnverifiedClaim => {
-            "let a proxy in front verify the token, and list its network: `trusted_proxies` below `identify`; a service behind the \
-             gateway verifies too late"
-        }
-        _ if effect == GapEffect::HeldForLease => {
-            "limit concurrency at the gateway or the tower layer, or let workers call `/v1/leases`; here at most `max` requests pass \
-             in each lease"
-        }
-        _ if effect == GapEffect::UnknownUsage => {
-            "limit the route at the gateway, or let the caller reserve and commit with `/v1/quotas` or `Limiter::reserve`"
-        }
-        Some(Source::Body(_)) => {
-            "limit the route at the gateway, the tower layer or the check API, which have the body; or let the proxy send the \
-             value as a header"
-        }
-        Some(Source::Action) => "match a path; only the check API, the tower layer and Envoy's service have actions",
-        _ if effect == GapEffect::AssumedSize => {
-            "limit the route at the gateway or the tower layer, which know the length of the body"
-        }
-        Some(Source::Attribute(name)) if attributes::header_name(name).is_some() => "read another header",
-        _ => {
-            "let the proxy in front set a header, list it below `authenticated`, and read `header:NAME`; only the check API, the \
-             tower layer and Envoy's service have attributes of the application"
-        }
-    }
 }

@@ -14,6 +14,7 @@ use crate::RuleFile;
 use crate::compile::CompiledRule;
 use crate::condition::ConditionMismatch;
 use crate::describe_limit::{describe_ledger, describe_limit};
+use crate::index::RuleIndices;
 use crate::request_view::RequestView;
 use crate::timeline::{Timeline, timeline};
 
@@ -31,7 +32,7 @@ pub struct Explanation {
     pub claims: Vec<ClaimUse>,
     /// The ways in which servers may read the path, as written first. The request must pass the rules of each.
     pub path_readings: Vec<String>,
-    /// The line of the exemption that applies, if every reading of the path is exempt.
+    /// The line of the exemption from all rules that applies, if every reading of the path is exempt.
     pub exempt: Option<usize>,
     /// Why the request is refused whatever its limits are: a path with too many readings, a value that comes more than once, or is
     /// too long. For a path, there are no rules.
@@ -82,8 +83,11 @@ pub enum RuleStatus {
         /// The value of the request, if any.
         found: Option<String>,
     },
-    /// The request is exempt.
-    Exempt,
+    /// The request is exempt from it, by the entry in this line.
+    Exempt {
+        /// The line of the entry.
+        line: usize,
+    },
     /// It is disabled.
     Disabled,
 }
@@ -188,10 +192,11 @@ impl RuleFile {
             readings => readings.iter().map(|path| request.clone().with_replaced_attribute(PATH, path)).collect(),
         };
         let views: Vec<_> = requests.iter().map(|request| RequestView::new(request, &self.matcher)).collect();
-        let exemptions: Vec<_> = views.iter().map(|view| self.matcher.exemption(view)).collect();
+        let exemptions: Vec<_> = views.iter().map(|view| self.matcher.exemptions(view)).collect();
         let explained = self.compiled.iter().filter(|_| !is_path_refused).flat_map(|rule| {
-            let status = |(view, exemption): (&RequestView<'_, '_>, &Option<usize>)| {
-                self.status(rule, view, exemption.is_some(), &rules, now)
+            let status = |(view, exemptions): (&RequestView<'_, '_>, &RuleIndices)| {
+                let exempt = self.matcher.exemption_from(&rule.matcher.id, exemptions);
+                self.status(rule, view, exempt, &rules, now)
             };
             unite_statuses(views.iter().zip(&exemptions).map(status)).into_iter().map(|status| RuleExplanation {
                 id: rule.matcher.id.to_string(),
@@ -200,12 +205,13 @@ impl RuleFile {
             })
         });
         let explained: Vec<RuleExplanation> = explained.collect();
-        let exempt = if exemptions.iter().all(Option::is_some) { exemptions[0] } else { None };
+        let exempt: Option<Vec<_>> =
+            exemptions.iter().map(|exemptions| self.matcher.exemption_from_all(exemptions)).collect();
         Explanation {
             client_ip: views[0].client().map(|ip| ip.to_string()),
             tenant: views[0].tenant().map(str::to_owned),
             plan: views[0].plan().to_owned(),
-            exempt: exempt.map(|index| self.exempt_lines[index]),
+            exempt: exempt.map(|indices| self.exempt_lines[indices[0]]),
             problem,
             claims: self.claims(&views[0], &explained),
             rules: explained,
@@ -218,7 +224,7 @@ impl RuleFile {
         &self,
         rule: &CompiledRule,
         view: &RequestView<'_, '_>,
-        exempt: bool,
+        exempt: Option<usize>,
         rules: &RuleSet,
         now: Timestamp,
     ) -> RuleStatus {
@@ -227,7 +233,7 @@ impl RuleFile {
         }
         match (rule.is_disabled(), exempt) {
             (true, _) => RuleStatus::Disabled,
-            (_, true) => RuleStatus::Exempt,
+            (_, Some(index)) => RuleStatus::Exempt { line: self.exempt_lines[index] },
             _ => RuleStatus::Applies(self.effect(rule, view, rules, now)),
         }
     }

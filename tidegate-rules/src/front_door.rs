@@ -21,6 +21,8 @@ pub enum FrontDoor {
     Tower,
     /// Envoy's rate limit service. It has the entries of a descriptor.
     Envoy,
+    /// A program that calls a `Limiter` itself. It has what the program sets.
+    Library,
 }
 
 /// Headers that the gateway removes before it decides, in lower case.
@@ -39,7 +41,7 @@ const REMOVED_BY_GATEWAY: [&str; 10] = [
 
 impl FrontDoor {
     /// Every front end.
-    pub const ALL: [Self; 5] = [Self::Gateway, Self::ForwardAuth, Self::Check, Self::Tower, Self::Envoy];
+    pub const ALL: [Self; 6] = [Self::Gateway, Self::ForwardAuth, Self::Check, Self::Tower, Self::Envoy, Self::Library];
 
     /// The name in logs, metrics and flags.
     pub const fn as_str(self) -> &'static str {
@@ -49,6 +51,7 @@ impl FrontDoor {
             Self::Check => "check",
             Self::Tower => "tower",
             Self::Envoy => "envoy",
+            Self::Library => "library",
         }
     }
 
@@ -60,6 +63,7 @@ impl FrontDoor {
             Self::Check => "the check API",
             Self::Tower => "the tower layer",
             Self::Envoy => "Envoy's service",
+            Self::Library => "the library",
         }
     }
 
@@ -96,7 +100,7 @@ impl FrontDoor {
             Self::Gateway => !REMOVED_BY_GATEWAY.contains(&name),
             // A call with the length of a body would have to send the body.
             Self::ForwardAuth => attributes::header_name(attributes::CONTENT_LENGTH_HEADER) != Some(name),
-            Self::Check | Self::Tower | Self::Envoy => true,
+            Self::Check | Self::Tower | Self::Envoy | Self::Library => true,
         }
     }
 }

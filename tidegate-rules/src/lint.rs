@@ -8,6 +8,7 @@ mod check_count;
 mod concurrency;
 mod example_request;
 pub(crate) mod failure_policy;
+mod front_ends;
 mod identity;
 mod ledger;
 pub(crate) mod limits;
@@ -22,12 +23,14 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 49] = [
+pub(crate) const CODES: [&str; 52] = [
     "colon-segment",
     "concurrency-on-security",
     "cost-above-limit",
     "duplicate-rule",
     "exempt-by-header",
+    "exempt-by-tenant",
+    "exempt-from-protection",
     "fails-open",
     "fixed-window-on-security",
     "forgeable-cost",
@@ -44,6 +47,7 @@ pub(crate) const CODES: [&str; 49] = [
     "looks-like-security",
     "many-slots",
     NEEDED_AT_DOOR,
+    NEVER_APPLIES,
     "never-decides",
     "never-matches",
     "no-rules",
@@ -77,6 +81,9 @@ pub(crate) const CODES: [&str; 49] = [
 /// The code of the warning that a front end never has what a rule reads.
 pub(crate) const UNAVAILABLE_AT_DOOR: &str = "unavailable-at-door";
 
+/// The code of the finding that a rule never applies at a front end.
+pub(crate) const NEVER_APPLIES: &str = "never-applies";
+
 /// The code of the note on what callers of a front end must send for a rule.
 pub(crate) const NEEDED_AT_DOOR: &str = "needed-at-door";
 
@@ -105,6 +112,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
     repeated::lint(file, &mut lints);
     for rule in &rules {
         security::lint(rule, &mut lints);
+        front_ends::lint(file, rule, &mut lints);
         failure_policy::lint(rule, &mut lints);
         limits::lint(rule, &mut lints);
         lints.extend(limits::unknown_size(rule, file.matcher.unknown_size));

@@ -99,6 +99,11 @@ impl Report {
         Self::new(&self.source, self.problems.iter().cloned().chain(further).collect())
     }
 
+    /// A report of the same file with only these problems.
+    pub(crate) fn with_only(&self, problems: impl Iterator<Item = Problem>) -> Self {
+        Self::new(&self.source, problems.collect())
+    }
+
     /// A report of a file that could not be read at all.
     pub fn unreadable(name: &str, reason: &str) -> Self {
         Self::new(&SourceFile::new(name, ""), vec![Problem::error("unreadable", reason, 0..0)])

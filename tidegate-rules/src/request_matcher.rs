@@ -32,6 +32,8 @@ pub(crate) struct RequestMatcher {
     pub(crate) plan_of_tenant: HashMap<SmolStr, SmolStr>,
     pub(crate) default_plan: SmolStr,
     pub(crate) exempt: Vec<Condition>,
+    /// The rules that each exemption is limited to; `None` for all rules.
+    pub(crate) exempt_rules: Vec<Option<HashSet<SmolStr>>>,
     pub(crate) exempt_index: Index,
     pub(crate) exempt_rest: Vec<Option<Box<Condition>>>,
     /// The rules that are not disabled, in the order of the file.
@@ -87,12 +89,29 @@ pub(crate) struct RuleSubject<'q> {
 }
 
 impl RequestMatcher {
-    /// The exemption that applies to a request, if one does.
-    pub(crate) fn exemption(&self, view: &RequestView<'_, '_>) -> Option<usize> {
+    /// The exemptions that apply to a request, up to the first one from all rules.
+    pub(crate) fn exemptions(&self, view: &RequestView<'_, '_>) -> RuleIndices {
         let mut candidates = RuleIndices::new();
         self.exempt_index.candidates(view, &mut candidates);
-        let applies = |index: &u32| self.exempt_rest[*index as usize].as_ref().is_none_or(|rest| rest.matches(view));
-        candidates.into_iter().find(applies).map(|index| index as usize)
+        let mut is_exempt = false;
+        candidates.retain(|index| {
+            let applies =
+                !is_exempt && self.exempt_rest[*index as usize].as_ref().is_none_or(|rest| rest.matches(view));
+            is_exempt |= applies && self.exempt_rules[*index as usize].is_none();
+            applies
+        });
+        candidates
+    }
+
+    /// The first of these exemptions that is from all rules.
+    pub(crate) fn exemption_from_all(&self, exemptions: &[u32]) -> Option<usize> {
+        exemptions.iter().map(|index| *index as usize).find(|index| self.exempt_rules[*index].is_none())
+    }
+
+    /// The first of these exemptions that is from this rule.
+    pub(crate) fn exemption_from(&self, rule: &str, exemptions: &[u32]) -> Option<usize> {
+        let is_from = |index: &usize| self.exempt_rules[*index].as_ref().is_none_or(|rules| rules.contains(rule));
+        exemptions.iter().map(|index| *index as usize).find(is_from)
     }
 
     /// Refuses a request in which a header that the file reads comes more than once. It does not depend on which rules apply, so that
@@ -263,7 +282,11 @@ impl Matcher for RequestMatcher {
         let mut candidates = RuleIndices::new();
         self.index.candidates(&view, &mut candidates);
         candidates.retain(|index| self.rules[*index as usize].rest.as_ref().is_none_or(|rest| rest.matches(&view)));
-        if candidates.is_empty() || self.exemption(&view).is_some() {
+        if !candidates.is_empty() {
+            let exemptions = self.exemptions(&view);
+            candidates.retain(|index| self.exemption_from(&self.rules[*index as usize].id, &exemptions).is_none());
+        }
+        if candidates.is_empty() {
             let body_use = view.take_body_use(BodyNeed::Enforced);
             return view.problem().map_or(Ok(body_use), |problem| Err(problem.clone()));
         }

@@ -3,6 +3,7 @@
 
 mod anonymous;
 mod cost;
+mod exemption;
 mod identify;
 mod limit;
 mod on_failure;
@@ -17,6 +18,7 @@ use serde::Deserialize;
 
 pub(crate) use anonymous::{AnonymousSpec, AuthenticatedSpec};
 pub(crate) use cost::{CostSpec, CostTableSpec, UsageSpec};
+pub(crate) use exemption::ExemptionSpec;
 pub(crate) use identify::{EscapedSlashesSpec, IdentifySpec, RepeatedName, RepeatedSpec, SourcesSpec};
 pub(crate) use limit::{
     ConcurrencySpec, FixedWindowSpec, LeakyBucketSpec, LedgerSpec, LimitSpec, PeriodSpec, QuotaSpec, SlidingLogSpec,
@@ -48,9 +50,9 @@ pub(crate) struct RuleFileSpec {
     /// The longest body that rules read, in bytes: 1,024 to 16,777,216; longer ones are refused with 413. 65,536 if missing, or
     /// 1,048,576 if a rule has `cost.usage`.
     pub(crate) max_body: Option<Spanned<Amount>>,
-    /// Requests that are exempt from all rules, such as internal calls and health checks.
+    /// Requests that are exempt from all rules, such as internal calls and health checks, or from some.
     #[serde(default)]
-    pub(crate) exempt: Vec<Spanned<MatchSpec>>,
+    pub(crate) exempt: Vec<Spanned<ExemptionSpec>>,
     /// Other limits for the requests of a plan: plan, then rule, then its limit.
     #[serde(default)]
     pub(crate) plans: BTreeMap<String, BTreeMap<String, Spanned<LimitSpec>>>,
@@ -79,6 +81,9 @@ pub(crate) struct RuleSpec {
     pub(crate) description: Option<String>,
     /// Which requests it applies to; all if missing.
     pub(crate) r#match: Option<Spanned<MatchSpec>>,
+    /// The front ends that it is meant for; every one if missing. It changes no decision: reports leave the others out, and a rule that
+    /// never applies at one that is listed is an error.
+    pub(crate) front_ends: Option<Spanned<OneOrMany<Spanned<FrontEndSpec>>>>,
     /// What it counts by: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`. With `[]`
     /// all requests share one limit.
     pub(crate) per: Spanned<OneOrMany<Spanned<String>>>,
@@ -164,6 +169,25 @@ pub(crate) struct MatchSpec {
     /// The address of the client: networks such as `10.0.0.0/8`.
     #[serde(default)]
     pub(crate) ip: OneOrMany<Spanned<String>>,
+}
+
+/// How requests reach the rules.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "FrontEnd")]
+pub(crate) enum FrontEndSpec {
+    /// The reverse proxy of `tidegate serve`.
+    Gateway,
+    /// `/v1/forward-auth`, for proxies that ask before they forward.
+    ForwardAuth,
+    /// `/v1/check` and the other calls of the check API.
+    Check,
+    /// The tower layer of a Rust service.
+    Tower,
+    /// Envoy's rate limit service.
+    Envoy,
+    /// A program that uses the library.
+    Library,
 }
 
 /// Which header fields responses have.

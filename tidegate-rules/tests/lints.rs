@@ -12,6 +12,8 @@ use cases::{Case, cases};
 mod claims;
 #[path = "lints/doors.rs"]
 mod doors;
+#[path = "lints/exemptions.rs"]
+mod exemptions;
 #[path = "lints/ledger_rules.rs"]
 mod ledger_rules;
 

@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[path = "matching/exemptions.rs"]
+mod exemptions;
 #[path = "matching/usage.rs"]
 mod usage;
 
@@ -97,19 +99,6 @@ fn every_given_field_must_match() {
     assert_eq!(at(&[("ip", "10.1.1.1"), ("header:x-forwarded-for", "192.0.2.5")]), "r11 r12");
     assert_eq!(at(&[("ip", "8.8.8.8"), ("header:x-forwarded-for", "192.0.2.5")]), "r12");
     assert_eq!(ids(&file, "login", &[]).join(" "), "r10 r12");
-}
-
-#[test]
-fn exempt_requests_and_disabled_rules_are_not_checked() {
-    let file = parse(&format!(
-        "exempt: [{{ path: /healthz }}, {{ ip: 10.0.0.0/8, header: {{ x-test: 1 }} }}]\n\
-         rules:\n- {{ id: all, {LIMIT} }}\n- {{ id: off, mode: disabled, {LIMIT} }}\n- {{ id: try, mode: shadow, {LIMIT} }}\n"
-    ));
-    assert_eq!(ids(&file, "", &[("path", "/api")]), ["all", "try"]);
-    assert!(ids(&file, "", &[("path", "/healthz")]).is_empty());
-    assert!(ids(&file, "", &[("ip", "10.0.0.9"), ("header:x-test", "1")]).is_empty());
-    assert_eq!(ids(&file, "", &[("ip", "10.0.0.9")]).len(), 2);
-    assert_eq!(ids(&file, "", &[("ip", "192.0.2.1"), ("header:x-test", "1")]).len(), 2);
 }
 
 #[test]

@@ -176,6 +176,13 @@ fn contradictory_fields_are_errors() {
     assert_eq!(file("identify: { user: headr:x }\nrules: []"), ["2:19 source"]);
     assert_eq!(file("identify: { user: attr:path }\nrules: []"), ["2:19 source"]);
     assert_eq!(file("exempt: [{}]\nrules: []"), ["2:10 exempt-all"]);
+    assert_eq!(file(&format!("exempt: [{{ rules: a }}]\nrules:\n- {{ id: a, {limit} }}")), ["2:12 exempt-all"]);
+    assert_eq!(file("exempt: [{ path: /x, rules: [] }]\nrules: []"), ["2:29 exempt-rules"]);
+    assert_eq!(
+        file(&format!("exempt: [{{ path: /x, rules: [a, b] }}]\nrules:\n- {{ id: a, {limit} }}")),
+        ["2:33 unknown-rule"]
+    );
+    assert_eq!(file(&format!("rules:\n- {{ id: a, {limit}, match: {{ rules: [a] }} }}")), ["3:74 unknown-field"]);
     assert_eq!(file("http: { ratelimit: draft-99 }\nrules: []"), ["2:20 draft"]);
     assert_eq!(file(&format!("rules:\n- {{ id: a, {limit}, match: {{ plan: gold }} }}")), ["3:80 unknown-plan"]);
     assert_eq!(file(&format!("rules:\n- {{ id: a, {limit}, cost: {{ header: x-cost }} }}")), ["3:81 cost-header"]);

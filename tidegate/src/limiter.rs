@@ -349,7 +349,7 @@ impl<S> Limiter<S> {
             return Decision::refused(plan, problem.clone());
         }
         if let Some(observer) = self.observer.as_ref().filter(|_| plan.is_observed()) {
-            observer.no_rule();
+            observer.no_rule(plan);
         }
         Decision::new(plan, &Verdict::new(Timestamp::default(), plan.max_units(), []))
     }

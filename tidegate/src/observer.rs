@@ -16,8 +16,10 @@ pub trait Observer: Send + Sync {
         let _ = (plan, decision);
     }
 
-    /// No rule matched a request; it passed without a call to the store.
-    fn no_rule(&self) {}
+    /// No rule matched a request; it passed without a call to the store. `plan` has no checks, and the origin of the request.
+    fn no_rule(&self, plan: &Plan<'_>) {
+        let _ = plan;
+    }
 
     /// The store failed.
     fn store_failed(&self, error: &StoreError) {
@@ -43,8 +45,8 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
         O::decided(self, plan, decision);
     }
 
-    fn no_rule(&self) {
-        O::no_rule(self);
+    fn no_rule(&self, plan: &Plan<'_>) {
+        O::no_rule(self, plan);
     }
 
     fn store_failed(&self, error: &StoreError) {

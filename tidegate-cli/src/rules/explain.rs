@@ -73,7 +73,7 @@ fn print_explanation(explanation: &Explanation, output: &mut Output<'_>) {
         print_title("Rules that do not apply", output);
         let width = others.iter().map(|rule| rule.id.chars().count()).max().unwrap_or_default();
         for rule in others {
-            output.line(format_args!("  {:width$}  {}", rule.id, reason(&rule.status, explanation.exempt)));
+            output.line(format_args!("  {:width$}  {}", rule.id, reason(&rule.status)));
         }
     }
     if !explanation.timeline.points.is_empty() {
@@ -148,7 +148,7 @@ fn limit_text(limit: &LimitExplanation) -> String {
     format!("{name}{}{plan}", limit.text)
 }
 
-fn reason(status: &RuleStatus, exempt: Option<usize>) -> String {
+fn reason(status: &RuleStatus) -> String {
     match status {
         RuleStatus::Differs { field, wanted, found: Some(found) } => {
             format!("{field} is {}, the rule requires {}", sanitize(found), sanitize(wanted))
@@ -156,9 +156,7 @@ fn reason(status: &RuleStatus, exempt: Option<usize>) -> String {
         RuleStatus::Differs { field, wanted, found: None } => {
             format!("no {field}, the rule requires {}", sanitize(wanted))
         }
-        RuleStatus::Exempt => {
-            exempt.map_or_else(|| "exempt".into(), |line| format!("exempt by the entry in line {line}"))
-        }
+        RuleStatus::Exempt { line } => format!("exempt by the entry in line {line}"),
         RuleStatus::Disabled => "disabled".into(),
         _ => "applies".into(),
     }

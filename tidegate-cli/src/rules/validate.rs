@@ -73,9 +73,13 @@ pub(super) fn run(arguments: &ValidateArgs, output: &mut Output<'_>) -> Result<E
     Ok(Exit::from_success(ok))
 }
 
-/// All problems of a file, with those at the given front ends.
+/// All problems of a file, with those at the given front ends, or the most important ones at any.
 fn report(file: &Result<RuleFile, Report>, doors: &[FrontDoor]) -> Report {
-    file.as_ref().map_or_else(Report::clone, |file| file.report_for_doors(doors))
+    match file {
+        Ok(file) if doors.is_empty() => file.report_for_every_door(),
+        Ok(file) => file.report_for_doors(doors),
+        Err(report) => report.clone(),
+    }
 }
 
 impl<'r> FileJson<'r> {
@@ -85,12 +89,12 @@ impl<'r> FileJson<'r> {
         let checklist = usable.filter(|_| arguments.production).map(|file| file.checklist(deployment));
         let unmet = checklist.iter().flatten().any(|item| item.state == ChecklistState::Unmet);
         let checklist = checklist.map(|items| items.into_iter().map(ChecklistItemJson::from).collect());
-        let warnings = count_of(Severity::Warning);
+        let (errors, warnings) = (count_of(Severity::Error), count_of(Severity::Warning));
         Self {
             file: report.file(),
-            ok: usable.is_some() && !unmet && (warnings == 0 || !arguments.strict),
+            ok: errors == 0 && !unmet && (warnings == 0 || !arguments.strict),
             rules: usable.map(|file| file.ids().count()),
-            errors: count_of(Severity::Error),
+            errors,
             warnings,
             notes: count_of(Severity::Note),
             // A report keeps at most this many problems.

@@ -1,6 +1,6 @@
 //! `tidegate rules explain`.
 
-use crate::cli::shell::{RunOutput, Shell};
+use crate::cli::shell::{RULES, RunOutput, Shell};
 
 #[test]
 fn the_output_shows_matching_rules_subjects_and_a_timeline() {
@@ -109,6 +109,19 @@ fn exempt_disabled_and_shadow_rules_are_distinguished() {
     assert!(shadow.contains("trial  (shadow: counts and reports, but denies nothing)"), "{shadow}");
     assert!(shadow.contains("counts by  nothing: one count for all requests"), "{shadow}");
     assert!(shadow.contains("now  100000 pass, and more would\n"), "{shadow}");
+}
+
+#[test]
+fn an_exemption_from_one_rule_is_shown_at_that_rule() {
+    let shell = Shell::new();
+    let rules = RULES.replace("- path: /health\n", "- path: /health\n  - { tenant: acme, rules: [rides] }\n");
+    shell.write("rules.yaml", rules.replace("path: '/rides/*'", "path: /rides"));
+    let line = "rules explain rules.yaml -X POST --path /rides -H x-tenant-id:acme";
+    let shown = shell.run(line).out;
+    assert!(shown.contains("  rides      exempt by the entry in line 10\n"), "{shown}");
+    assert!(shown.contains("\n  trial  (shadow") && !shown.contains("\nexempt "), "another rule applies: {shown}");
+    let json = shell.run(&format!("{line} --json")).json();
+    assert_eq!((&json["exempt_line"], &json["rules"][0]["exempt_line"]), (&().into(), &10.into()), "{json}");
 }
 
 #[test]

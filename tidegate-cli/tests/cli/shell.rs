@@ -29,6 +29,7 @@ rules:
     anonymous: { forget_after: 3d }
   - id: login
     match: { action: login }
+    front_ends: [check]
     per: [attr:account]
     sliding_log: { limit: 2, window: 1d }
     on_failure: closed

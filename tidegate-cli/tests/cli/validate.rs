@@ -194,11 +194,50 @@ warning[unavailable-at-door]: rule `login` counts by `body:email`, which forward
     );
 }
 
+/// Without `--door` nobody has said which front ends are used.
+#[test]
+fn rules_that_never_apply_at_a_front_end_are_named_without_being_asked_for() {
+    let shell = Shell::new();
+    let rules = |login: &str| {
+        format!(
+            "version: 1\nrules:\n  - id: login\n    match: {{ action: login }}\n{login}    per: [attr:account]\n    sliding_log: {{ limit: 5, window: 10m }}\n    \
+             on_failure: share\n    security: true\n  - {{ id: job, match: {{ action: job }}, per: [ip], token_bucket: {{ capacity: 9, refill: 1/s }} }}\n"
+        )
+    };
+    shell.write("rules.yaml", rules(""));
+    let output = shell.run("rules validate rules.yaml");
+    let expected = "\
+warning[never-applies]: rule `login` matches by `action`, which the gateway and forward-auth never have: it never applies there, and a server with a gateway refuses the file
+ --> rules.yaml:4:14
+  |
+4 |     match: { action: login }
+  |              ^^^^^^
+  |
+  = help: match a path, such as `match: { method: POST, path: /login }`; if the rule is meant for callers that send actions, say so: `front_ends: [check]`
+
+note[never-applies]: rule `job` matches by `action`, which the gateway and forward-auth never have: it never applies there
+";
+    assert!(output.code == Some(0) && output.out.starts_with(expected), "{output:?}");
+    assert!(output.out.ends_with("1 warning, 1 note in rules.yaml\n"), "{output:?}");
+    assert_eq!(shell.run("rules validate --strict rules.yaml").code, Some(1));
+    let gateway = shell.run("rules validate --door gateway --json rules.yaml");
+    let json = gateway.json();
+    let counts = ["errors", "warnings"].map(|count| json["files"][0][count].clone());
+    assert_eq!((gateway.code, &json["ok"], counts), (Some(1), &false.into(), [1.into(), 1.into()]), "{json}");
+    shell.write("rules.yaml", rules("    front_ends: [check]\n"));
+    let output = shell.run("rules validate --strict rules.yaml");
+    assert!(output.code == Some(0) && output.out.ends_with("\n1 note in rules.yaml\n"), "{output:?}");
+    assert_eq!(shell.run("rules validate --door gateway rules.yaml").code, Some(0));
+}
+
 #[test]
 fn an_unknown_front_door_is_refused_with_the_known_ones() {
     let output = Shell::new().run("rules validate --door proxy rules.yaml");
     assert_eq!(output.code, Some(2), "{output:?}");
-    assert!(output.err.contains("[possible values: gateway, forward-auth, check, tower, envoy]"), "{output:?}");
+    assert!(
+        output.err.contains("[possible values: gateway, forward-auth, check, tower, envoy, library]"),
+        "{output:?}"
+    );
 }
 
 /// Whoever writes claims that nobody verifies must not find it out from a log.

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::serve::logging::upstream;
-use crate::serve::{Running, ask, ask_with};
+use crate::serve::{Running, ask, ask_with, refused};
 
 const RULES: &str = "
 version: 1
@@ -51,7 +51,60 @@ fn a_rule_that_a_front_door_cannot_serve_is_logged_at_the_start_and_its_requests
     assert_eq!(lines(&log, "WARN", login).len(), 1, "at the first request: {log:?}");
     assert_eq!(lines(&log, "WARN", account).len(), 2, "at the start and at the first request: {log:?}");
     assert!(lines(&log, "", "`keys`").is_empty(), "{log:?}");
-    assert_eq!(lines(&log, "INFO", "some rules never apply at this front end").len(), 2, "{log:?}");
+    let job = "rule `job` matches by `action`, which the gateway never has: it never applies there";
+    let job = lines(&log, "WARN", job);
+    assert!(job.len() == 1 && job[0].contains("rule=\"job\"") && job[0].contains("front_ends: [check]"), "{log:?}");
+    assert_eq!(lines(&log, "INFO", "rules that never apply at this front end: job;").len(), 1, "forward-auth: {log:?}");
+    let job = "a request came in: rule `job` matches by `action`, which forward-auth never has";
+    assert_eq!(lines(&log, "WARN", job).len(), 1, "{log:?}");
+}
+
+/// Trap: behind the gateway nobody sends actions, so every login passed, and nothing failed.
+const LOGINS: &str = "version: 1\nrules:\n\
+    - { id: login, match: { action: login }, per: ['attr:account'], sliding_log: { limit: 5, window: 10m }, security: true, on_failure: share }\n";
+
+#[test]
+fn a_gateway_does_not_start_with_a_security_rule_that_never_applies_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.yaml");
+    let path = file.to_str().unwrap();
+    fs::write(&file, LOGINS).unwrap();
+    let upstream = upstream();
+    let gateway = ["--rules", path, "--gateway", "127.0.0.1:0", "--upstream", &upstream];
+    let error = refused(&gateway);
+    for text in ["error[never-applies]", "rule `login`", "rules.yaml:3:", "path: /login", "`front_ends: [check]`"] {
+        assert!(error.contains(text), "{text}: {error}");
+    }
+    // Without a gateway nothing is wrong, and a rule can say that it is meant for others.
+    let mut server = Running::start(&["--rules", path]);
+    assert_eq!(server.check(r#"{"action":"login","attributes":{"account":"a7"}}"#)["limit"], 5);
+    let log = server.stop_and_read_log();
+    assert!(lines(&log, "WARN", "never applies").is_empty(), "nobody has asked forward-auth: {log:?}");
+    fs::write(&file, LOGINS.replace("security:", "front_ends: [check], security:")).unwrap();
+    let log = Running::start(&gateway).stop_and_read_log();
+    assert!(lines(&log, "", "never appl").is_empty(), "{log:?}");
+}
+
+#[test]
+fn a_gateway_does_not_reload_a_file_with_a_security_rule_that_never_applies_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.yaml");
+    let good = LOGINS.replace("action: login", "path: /login").replace("attr:account", "query:account");
+    let good = good.replace("version: 1", "version: 1\nidentify: { authenticated: [query:account] }");
+    fs::write(&file, &good).unwrap();
+    let upstream = upstream();
+    let gateway = ["--gateway", "127.0.0.1:0", "--upstream", &upstream];
+    let mut server = Running::start(&[&["--rules", file.to_str().unwrap()], &gateway[..]].concat());
+    let replace = |text: &str| {
+        fs::write(folder.path().join("new"), text).unwrap();
+        fs::rename(folder.path().join("new"), &file).unwrap();
+    };
+    replace(LOGINS);
+    server.wait_for_log("rules not reloaded");
+    let (_, ready) = ask(&server.http, "GET", "/readyz", "");
+    assert!(ready.contains("never-applies") && ready.contains("`login`"), "{ready}");
+    let statuses = (0..6).map(|_| ask(&server.gateway, "GET", "/login?account=a7", "").0);
+    assert_eq!(statuses.collect::<Vec<_>>(), [200, 200, 200, 200, 200, 429], "the old rules stay");
 }
 
 #[test]

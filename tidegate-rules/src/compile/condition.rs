@@ -1,4 +1,4 @@
-//! Compiling `match` and `exempt`.
+//! Compiling `match`.
 
 use smol_str::SmolStr;
 use tidegate::attributes::{MAX_HOST_BYTES, header_attribute};
@@ -43,18 +43,6 @@ impl Compiler<'_> {
                 })
                 .collect(),
         }
-    }
-
-    /// Compiles an exemption, and reports one that matches every request.
-    pub(super) fn exemption(&mut self, field: &Spanned<schema_types::MatchSpec>) -> Condition {
-        let before = self.problems.len();
-        let condition = self.condition(&field.value);
-        if self.problems.len() == before && condition.covers(&Condition::default()) {
-            let message = "this exempts every request from every rule";
-            self.error("exempt-all", &field.span, message)
-                .set_help("name the exempt requests, or set rules to `mode: disabled`");
-        }
-        condition
     }
 
     pub(super) fn method(&mut self, field: &Spanned<String>) -> Option<SmolStr> {

@@ -6,6 +6,7 @@ use smol_str::SmolStr;
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
 use tidegate::{AnonymousBounds, Limit, OnFailure, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind};
 
+use super::front_ends::FrontEnds;
 use super::ledger::{CompiledLedger, LedgerFields, unrecorded_quota};
 use super::{Compiler, Overrides};
 use crate::cost::Cost;
@@ -38,6 +39,8 @@ pub(crate) struct CompiledRule {
     /// The position of a quota without a ledger, if the file does not say that this is meant.
     pub(crate) unrecorded_quota: Option<Span>,
     pub(crate) mode: RuleMode,
+    /// The front ends that it is meant for.
+    pub(crate) front_ends: FrontEnds,
     /// Whether the file has a failure policy for it.
     pub(crate) has_policy: bool,
     /// Whether the file says what applies to requests that match no route of that policy.
@@ -164,6 +167,7 @@ impl Compiler<'_> {
         }
         let ledger = self.ledger(spec, tenant, &plans);
         let unrecorded_quota = if ledger.is_none() { unrecorded_quota(spec, &plans) } else { None };
+        let front_ends = self.front_ends(spec);
         // What costs money does not pass uncounted unless the file says so.
         let default_policy = if ledger.is_some() { OnFailure::Closed } else { OnFailure::default() };
         let policy = self.on_failure(spec.on_failure.as_ref().map(|at| &at.value), default_policy);
@@ -194,6 +198,7 @@ impl Compiler<'_> {
             ledger,
             unrecorded_quota,
             mode,
+            front_ends,
             has_policy: spec.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             says_default: spec.on_failure.as_ref().is_some_and(|policy| policy.has_default()),
             says_local: spec.on_failure.as_ref().is_some_and(|policy| policy.contains(PolicyName::Local)),

@@ -27,6 +27,9 @@ pub(super) fn problems(file: &RuleFile, door: FrontDoor) -> Vec<Problem> {
             "a value that is missing counts as one value for all; give the entries these keys (`descriptor_key`); see \
              docs/envoy.md",
         ),
+        FrontDoor::Library => {
+            ("your program must set", "a value that is missing counts as one value for all; see docs/rules.md")
+        }
     };
     let rules = file.compiled.iter().filter(|rule| !rule.is_disabled());
     rules
@@ -119,6 +122,24 @@ fn needed_value(door: FrontDoor, source: &Source) -> Option<String> {
         FrontDoor::Check => Some(check),
         FrontDoor::Tower => tower,
         FrontDoor::Envoy => Some(envoy),
+        FrontDoor::Library => library_value(source),
         FrontDoor::Gateway | FrontDoor::ForwardAuth => None,
     }
+}
+
+/// What a program sets on a request of the library for a source.
+fn library_value(source: &Source) -> Option<String> {
+    let attribute = match source {
+        Source::Ip | Source::Net(_) => attributes::IP,
+        Source::Attribute(name) => name.as_str(),
+        Source::Query(_) => attributes::QUERY,
+        Source::Cookie(_) => attributes::COOKIE_HEADER,
+        Source::Claim(_) => return Some("the header with the token, as `header:NAME`".to_owned()),
+        Source::Body(_) => attributes::BODY,
+        Source::Path => attributes::PATH,
+        Source::Host => attributes::HOST,
+        Source::Action => return Some("the action".to_owned()),
+        Source::Constant(_) => return None,
+    };
+    Some(format!("`{attribute}`"))
 }

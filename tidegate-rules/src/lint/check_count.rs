@@ -33,9 +33,12 @@ pub(super) fn lint(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec
                 return;
             };
             left = less;
-            let counts = [count(&met, rules, false), count(&met, rules, true)];
-            for (checks, index) in counts.into_iter().flatten() {
-                if !example.is_exempt(&file.matcher) && reported.insert(index) {
+            let counts = |met: &[usize]| [count(met, rules, false), count(met, rules, true)].into_iter().flatten();
+            if counts(&met).next().is_none() {
+                continue;
+            }
+            for (checks, index) in counts(&example.without_exempt(met, &file.matcher)) {
+                if reported.insert(index) {
                     lints.push(problem(checks, rules[index]));
                 }
             }

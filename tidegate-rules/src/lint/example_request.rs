@@ -79,9 +79,11 @@ impl ExampleRequest {
         (candidates.into_iter().map(|index| index as usize).collect(), looked_at)
     }
 
-    /// Whether an exemption applies to it.
-    pub(super) fn is_exempt(&self, matcher: &RequestMatcher) -> bool {
-        matcher.exemption(&RequestView::new(&self.request(), matcher)).is_some()
+    /// Those of these rules from which it is not exempt.
+    pub(super) fn without_exempt(&self, mut rules: Vec<usize>, matcher: &RequestMatcher) -> Vec<usize> {
+        let exemptions = matcher.exemptions(&RequestView::new(&self.request(), matcher));
+        rules.retain(|rule| matcher.exemption_from(&matcher.rules[*rule].id, &exemptions).is_none());
+        rules
     }
 
     fn request(&self) -> Request<'_> {

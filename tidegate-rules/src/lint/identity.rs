@@ -1,6 +1,8 @@
 //! Lints about identity: values that a client can forge. A client that can invent subjects is never limited, and one that can
 //! use another's subject spends its limit.
 
+mod exemption;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::slice;
 
@@ -9,7 +11,6 @@ use smol_str::SmolStr;
 use tidegate::attributes;
 
 use crate::compile::{CompiledFile, CompiledRule};
-use crate::condition::Condition;
 use crate::cost::{Cost, CostSource};
 use crate::identity::{Identity, Source};
 use crate::problem::{MAX_PROBLEMS, Problem};
@@ -67,8 +68,10 @@ pub(super) fn lint(file: &CompiledFile, earlier: &[Problem], lints: &mut Vec<Pro
         lints.extend(trust.forgeable_cost(rule));
     }
     for (condition, span) in file.matcher.exempt.iter().zip(&file.exempt) {
-        lints.extend(trust.forgeable_exemption(condition, span));
+        lints.extend(trust.exemption_by_header(condition, span));
+        lints.extend(trust.exemption_by_tenant(condition, span));
     }
+    exemption::lint_lifted_protection(file, lints);
     unused(file, earlier, lints);
 }
 
@@ -224,20 +227,6 @@ impl<'r> TrustLint<'r> {
             |source: &Source| matches!(self.provenance(source), Provenance::Forgeable | Provenance::BodyField);
         let source = Source::parse(name).ok().filter(can_choose)?;
         Some((format!("`{name}`"), source))
-    }
-
-    fn forgeable_exemption(&self, condition: &Condition, span: &Span) -> Option<Problem> {
-        let verified = |name: &SmolStr| self.provenance(&Source::Attribute(name.clone())) == Provenance::Verified;
-        let (name, _) = condition.headers.first()?;
-        // An exemption that also requires a network, tenant or plan does not depend on the header alone.
-        let asks_more = !(condition.networks.is_empty() && condition.tenants.is_empty() && condition.plans.is_empty());
-        if asks_more || condition.headers.iter().any(|(name, _)| verified(name)) {
-            return None;
-        }
-        let message = format!("a client can send `{name}` and so be exempt");
-        let problem = Problem::warning("exempt-by-header", message, span.clone());
-        let help = how_to_authenticate(&[Source::Attribute(name.clone())]);
-        Some(problem.with_help(format!("{help}; otherwise match the network too: `ip: 10.0.0.0/8`")))
     }
 }
 

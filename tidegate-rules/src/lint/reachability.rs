@@ -82,7 +82,9 @@ fn lint_missing_source(
 
 /// An exemption that covers every request of a rule.
 pub(super) fn always_exempt(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
-    let index = file.matcher.exempt.iter().position(|exempt| exempt.covers(&rule.matcher.condition))?;
+    let is_from = |index: &usize| file.matcher.exemption_from(&rule.matcher.id, &[*index as u32]).is_some();
+    let mut covering = file.matcher.exempt.iter().enumerate().filter(|(_, it)| it.covers(&rule.matcher.condition));
+    let index = covering.find_map(|(index, _)| Some(index).filter(is_from))?;
     let message = format!("exemption {} covers every request of this rule", index + 1);
     let help = "narrow the exemption, or remove the rule";
     Some(Problem::warning("unreachable", message, rule.match_span.clone()).with_help(help))

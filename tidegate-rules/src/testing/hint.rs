@@ -4,6 +4,7 @@ use tidegate::{Algorithm, CheckResult, StoreError};
 
 use super::assertions::DecidedStep;
 use super::suite::{CountAssertion, DecisionField, FieldAssertion};
+use crate::compile::CompiledRule;
 use crate::condition::ConditionMismatch;
 use crate::quantity::format_duration;
 use crate::request_view::RequestView;
@@ -74,10 +75,7 @@ fn does_not_apply(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
     let view = RequestView::new(step.request, &step.rules.matcher);
     let compiled = step.rules.compiled.iter().find(|compiled| compiled.matcher.id == rule)?;
     let Some(mismatch) = compiled.matcher.condition.mismatch(&view) else {
-        return Some(match exemption(step) {
-            Some(exempt) => exempt,
-            None => format!("`{rule}` is disabled"),
-        });
+        return Some(exemption(Some(rule), step).unwrap_or_else(|| format!("`{rule}` is disabled")));
     };
     Some(format!("`{rule}` does not apply: {}", differs(&mismatch)))
 }
@@ -92,17 +90,26 @@ fn nothing_applies(step: &DecidedStep<'_>) -> String {
         Some((strsim::levenshtein(&mismatch.wanted, &found), &compiled.matcher.id, mismatch))
     });
     let nearest = nearest.min_by_key(|(distance, ..)| *distance);
-    let why = exemption(step).or_else(|| {
+    let applies =
+        |compiled: &&CompiledRule| !compiled.is_disabled() && compiled.matcher.condition.mismatch(&view).is_none();
+    let exempt = step.rules.compiled.iter().filter(applies).find_map(|rule| exemption(Some(&rule.matcher.id), step));
+    let why = exempt.or_else(|| exemption(None, step)).or_else(|| {
         let (_, id, mismatch) = nearest?;
         Some(format!("no rule applies; `{id}` is the most similar: {}", differs(&mismatch)))
     });
     why.unwrap_or_else(|| "no rule applies".into()) + ". If that is intended, expect `no_rule`"
 }
 
-fn exemption(step: &DecidedStep<'_>) -> Option<String> {
-    let view = RequestView::new(step.request, &step.rules.matcher);
-    let index = step.rules.matcher.exemption(&view)?;
-    Some(format!("the exemption in line {} of the rules applies", step.rules.exempt_lines.get(index)?))
+/// The exemption from this rule, or from all rules, that applies.
+fn exemption(rule: Option<&str>, step: &DecidedStep<'_>) -> Option<String> {
+    let matcher = &step.rules.matcher;
+    let exemptions = matcher.exemptions(&RequestView::new(step.request, matcher));
+    let index = match rule {
+        Some(rule) => matcher.exemption_from(rule, &exemptions),
+        None => matcher.exemption_from_all(&exemptions),
+    };
+    let line = step.rules.exempt_lines.get(index?)?;
+    Some(format!("the exemption in line {line} of the rules applies"))
 }
 
 fn differs(mismatch: &ConditionMismatch) -> String {

@@ -1,6 +1,6 @@
 //! What rules read and a front end never has, and what its callers must send.
 
-use tidegate_rules::{FrontDoor, GapEffect, RuleFile, Severity};
+use tidegate_rules::{FrontDoor, GapEffect, Problem, Report, RuleFile, Severity};
 
 fn file(text: &str) -> RuleFile {
     RuleFile::parse("rules.yaml", &format!("version: 1\n{text}\n")).unwrap_or_else(|report| panic!("{report}"))
@@ -19,7 +19,7 @@ const PROXIES: &str = "trusted_proxies: 10.0.0.0/8";
 
 #[test]
 fn each_door_lacks_what_it_can_never_have() {
-    use FrontDoor::{Check, Envoy, ForwardAuth, Gateway, Tower};
+    use FrontDoor::{Check, Envoy, ForwardAuth, Gateway, Library, Tower};
     use GapEffect::{AssumedSize, CoarserCount, MissingInCost, NeverApplies, SharedCount};
     let both = &[Gateway, ForwardAuth][..];
     for (identify, rule, lacking, source, effect) in [
@@ -47,7 +47,7 @@ fn each_door_lacks_what_it_can_never_have() {
         ("", "per: 'header:x-original-url'", &[Gateway], "header:x-original-url", SharedCount),
     ] {
         let identify = format!("{PROXIES}{}{identify}", if identify.is_empty() { "" } else { ", " });
-        for door in [Gateway, ForwardAuth, Check, Tower, Envoy] {
+        for door in [Gateway, ForwardAuth, Check, Tower, Envoy, Library] {
             // `account` may come from the application everywhere but at a proxy.
             let is_lacking = lacking.contains(&door);
             let expected = if is_lacking { vec![(source.to_owned(), effect)] } else { Vec::new() };
@@ -122,7 +122,7 @@ fn without_trusted_proxies_nobody_can_have_verified_a_token_at_the_gateway() {
     assert_eq!(plan.door_gaps(FrontDoor::Gateway)[0].source(), "claim:tier", "it chooses the limit");
     assert_eq!(at("tenant: claim:org", "per: ip", FrontDoor::Gateway), [], "addresses belong to no tenant");
     assert_eq!(at(PROXIES, "per: user", FrontDoor::Gateway), []);
-    for door in [FrontDoor::ForwardAuth, FrontDoor::Check, FrontDoor::Tower, FrontDoor::Envoy] {
+    for door in FrontDoor::ALL.into_iter().filter(|door| *door != FrontDoor::Gateway) {
         assert_eq!(at(none, "per: user", door), [], "the caller at {door} verifies it");
     }
 }
@@ -135,7 +135,7 @@ fn a_report_for_doors_has_warnings_with_positions_and_notes_of_what_to_send() {
     );
     let problems = |doors: &[FrontDoor]| {
         let report = file.report_for_doors(doors);
-        let describe = |problem: &tidegate_rules::Problem| {
+        let describe = |problem: &Problem| {
             (problem.severity(), report.position(problem), problem.code(), problem.message().to_owned())
         };
         report.problems().iter().map(describe).collect::<Vec<_>>()
@@ -158,7 +158,7 @@ fn a_report_for_doors_has_warnings_with_positions_and_notes_of_what_to_send() {
     );
     let note = |message: &str| (Severity::Note, (3, 9), "needed-at-door", message.to_owned());
     assert_eq!(
-        problems(&[FrontDoor::Check, FrontDoor::Tower, FrontDoor::Envoy]),
+        problems(&[FrontDoor::Check, FrontDoor::Tower, FrontDoor::Envoy, FrontDoor::Library]),
         [
             note("for rule `login` at the check API, the call must have `body`, header `x-device`, `ip`, `path`"),
             note(
@@ -167,6 +167,7 @@ fn a_report_for_doors_has_warnings_with_positions_and_notes_of_what_to_send() {
             note(
                 "for rule `login` at Envoy's service, a descriptor must have `body`, `header:x-device`, `remote_address`, `:path`"
             ),
+            note("for rule `login` at the library, your program must set `body`, `header:x-device`, `ip`, `path`"),
         ]
     );
 }
@@ -176,7 +177,7 @@ fn a_door_has_one_name() {
     for door in FrontDoor::ALL {
         assert_eq!(door.to_string().parse(), Ok(door));
     }
-    assert!("proxy".parse::<FrontDoor>().unwrap_err().contains("gateway, forward-auth, check, tower, envoy"));
+    assert!("proxy".parse::<FrontDoor>().unwrap_err().contains("gateway, forward-auth, check, tower, envoy, library"));
 }
 
 #[test]
@@ -188,10 +189,11 @@ fn callers_state_the_size_of_a_body_that_a_cost_reads() {
         (FrontDoor::Check, Some("for rule `up` at the check API, the call must have `size`")),
         (FrontDoor::Tower, None),
         (FrontDoor::Envoy, Some("for rule `up` at Envoy's service, a descriptor must have `header:content-length`")),
+        (FrontDoor::Library, Some("for rule `up` at the library, your program must set `request:size`")),
     ] {
         let report = file.report_for_doors(&[door]);
         let notes = report.problems().iter().filter(|problem| problem.code() == "needed-at-door");
-        assert_eq!(notes.map(tidegate_rules::Problem::message).collect::<Vec<_>>(), Vec::from_iter(needed), "{door}");
+        assert_eq!(notes.map(Problem::message).collect::<Vec<_>>(), Vec::from_iter(needed), "{door}");
     }
 }
 
@@ -229,4 +231,136 @@ fn doors_that_never_learn_when_a_request_ends_hold_slots_for_the_whole_lease() {
          the whole lease"
     );
     assert!(gap.help().contains("/v1/leases"), "{}", gap.help());
+}
+
+/// Trap: logins by action at a gateway are unlimited, and nothing fails.
+const IDLE: &str = "rules:\n\
+    - { id: login, match: { action: login }, per: 'attr:account', security: true, on_failure: share, sliding_log: { limit: 5, window: 10m } }\n\
+    - { id: job, match: { action: job }, per: ip, fixed_window: { limit: 9, window: 1m } }";
+
+/// The severity and the message of each problem with this code, and its help.
+fn problems_of(report: &Report, code: &str) -> Vec<(Severity, String, String)> {
+    let found = report.problems().iter().filter(|problem| problem.code() == code);
+    let help = |problem: &Problem| problem.help().unwrap_or_default().to_owned();
+    found.map(|problem| (problem.severity(), problem.message().to_owned(), help(problem))).collect()
+}
+
+#[test]
+fn a_security_rule_that_never_applies_at_the_gateway_refuses_the_file_there() {
+    let idle = file(IDLE);
+    let refused = idle.check_for_door(FrontDoor::Gateway).unwrap_err();
+    let [(severity, message, help)] = problems_of(&refused, "never-applies").try_into().unwrap();
+    assert_eq!(
+        (severity, message.as_str()),
+        (
+            Severity::Error,
+            "rule `login` matches by `action`, which the gateway never has: it never applies there, and with `security: true` a \
+             server with a gateway refuses the file"
+        )
+    );
+    assert!(help.contains("path: /login") && help.contains("`front_ends: [check]`"), "{help}");
+    assert_eq!(refused.problems().len(), 1, "the other rule is no error:\n{refused}");
+    for door in FrontDoor::ALL.into_iter().filter(|door| *door != FrontDoor::Gateway) {
+        assert!(idle.check_for_door(door).is_ok(), "{door}");
+    }
+    let severities = |door| {
+        let problems = problems_of(&idle.report_for_doors(&[door]), "never-applies");
+        problems.into_iter().map(|(severity, ..)| severity).collect::<Vec<_>>()
+    };
+    assert_eq!(severities(FrontDoor::Gateway), [Severity::Error, Severity::Warning]);
+    assert_eq!(severities(FrontDoor::ForwardAuth), [Severity::Warning; 2]);
+    for (from, to) in [
+        ("match: { action: login }", "match: { path: /login }"),
+        ("security: true", "front_ends: [check], security: true"),
+        ("security: true", "security: false"),
+        ("security: true", "mode: disabled, security: true"),
+    ] {
+        let mended = file(&IDLE.replacen(from, to, 1));
+        assert!(mended.check_for_door(FrontDoor::Gateway).is_ok(), "{to}");
+    }
+    let shadow = file(&IDLE.replacen("security: true", "mode: shadow, security: true", 1));
+    assert!(shadow.check_for_door(FrontDoor::Gateway).is_err(), "its reports would say that nothing is refused");
+}
+
+#[test]
+fn front_ends_leave_out_where_a_rule_never_applies_and_nothing_else() {
+    let gaps = |front_ends: &str, rule: &str| {
+        let identify = format!("{PROXIES}, ipv6_prefix: 56");
+        gaps(&identify, &format!("{rule}, front_ends: {front_ends}"), FrontDoor::ForwardAuth)
+    };
+    let action = "per: ip, match: { action: login }";
+    assert_eq!(gaps("[check, library]", action), []);
+    assert_eq!(gaps("envoy", action), []);
+    let applies = ("front_ends".to_owned(), GapEffect::AppliesAnyway);
+    let shared = ("body:email".to_owned(), GapEffect::SharedCount);
+    assert_eq!(gaps("[gateway]", "per: 'body:email'"), [shared, applies], "a statement changes no decision");
+    assert_eq!(gaps("[forward-auth, gateway]", "per: ip"), []);
+}
+
+#[test]
+fn front_ends_that_are_none_or_at_which_the_rule_never_applies_are_errors() {
+    let errors = |front_ends: &str| {
+        let rule = format!(
+            "{{ id: a, match: {{ action: x }}, front_ends: {front_ends}, per: ip, fixed_window: {{ limit: 9, window: 1m }} }}"
+        );
+        match RuleFile::parse("rules.yaml", &format!("version: 1\nrules: [{rule}]\n")) {
+            Ok(file) => panic!("{front_ends}: {}", file.report()),
+            Err(report) => report
+                .problems()
+                .iter()
+                .map(|problem| (problem.code(), problem.message().to_owned()))
+                .collect::<Vec<_>>(),
+        }
+    };
+    assert_eq!(errors("[]"), [("front-ends", "this names no front end".to_owned())]);
+    assert_eq!(errors("[gatway]"), [("unknown-value", "`gatway` is not a valid value".to_owned())]);
+    let never = |title: &str| {
+        let message = format!(
+            "rule `a` is meant for {title}, and never applies there: it matches by `action`, which {title} never has"
+        );
+        ("never-applies", message)
+    };
+    assert_eq!(errors("[check, gateway]"), [never("the gateway")]);
+    assert_eq!(errors("[forward-auth, gateway]"), [never("forward-auth"), never("the gateway")]);
+}
+
+/// Nobody has said which front ends are used.
+#[test]
+fn without_a_front_end_the_report_names_rules_that_never_apply_or_share_one_count_at_one() {
+    let text = format!(
+        "{IDLE}\n- {{ id: mail, match: {{ path: /mail }}, per: 'body:to', fixed_window: {{ limit: 9, window: 1m }} }}\n\
+         - {{ id: row, match: {{ path: /row }}, per: 'attr:row', fixed_window: {{ limit: 9, window: 1m }} }}"
+    );
+    let found = |text: &str, code| {
+        let problems = problems_of(&file(text).report_for_every_door(), code);
+        problems.into_iter().map(|(severity, message, _)| (severity, message)).collect::<Vec<_>>()
+    };
+    let never = |rule: &str, more: &str| {
+        format!(
+            "rule `{rule}` matches by `action`, which the gateway and forward-auth never have: it never applies there{more}"
+        )
+    };
+    let refused = never("login", ", and a server with a gateway refuses the file");
+    assert_eq!(found(&text, "never-applies"), [(Severity::Warning, refused), (Severity::Note, never("job", ""))]);
+    let shared = |rule: &str, lacking: &str| {
+        (Severity::Note, format!("rule `{rule}` counts by {lacking}: all requests there share one count"))
+    };
+    assert_eq!(
+        found(&text, "unavailable-at-door"),
+        [
+            shared("mail", "`body:to`, which forward-auth never has"),
+            shared("row", "`attr:row`, which the gateway and forward-auth never have"),
+        ]
+    );
+    let meant = text.replace("match:", "front_ends: [check, gateway], match:").replace("action: login", "path: /login");
+    let meant = meant.replace("{ action: job }", "{ path: /job }");
+    assert_eq!(found(&meant, "never-applies"), []);
+    let at_gateway = |rule: &str, read: &str| {
+        let message = format!(
+            "rule `{rule}` counts by `{read}`, which the gateway never has: all requests there share one count"
+        );
+        (Severity::Warning, message)
+    };
+    let used = [at_gateway("login", "attr:account"), at_gateway("row", "attr:row")];
+    assert_eq!(found(&meant, "unavailable-at-door"), used, "they say that it is used");
 }

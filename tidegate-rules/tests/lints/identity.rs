@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const IDENTITY: [Case; 19] = [
+pub(super) const IDENTITY: [Case; 27] = [
     case(
         "trust-everyone",
         Severity::Warning,
@@ -108,6 +108,65 @@ pub(super) const IDENTITY: [Case; 19] = [
         (2, 13),
         "exempt: [ { header: { x-internal: \"1\" } } ]",
         ("\"1\" }", "\"1\" }, ip: 10.0.0.0/8"),
+    ),
+    case(
+        "exempt-by-header",
+        Severity::Warning,
+        (2, 13),
+        "exempt: [ { host: internal.example } ]",
+        ("example }", "example, path: /healthz }"),
+    ),
+    case(
+        "exempt-by-tenant",
+        Severity::Error,
+        (3, 13),
+        "identify: { tenant: header:x-tenant }\nexempt: [ { tenant: bigco } ]",
+        ("x-tenant }", "x-tenant, authenticated: x-tenant }"),
+    ),
+    case(
+        "exempt-by-tenant",
+        Severity::Error,
+        (3, 13),
+        "identify: { tenant: host }\nexempt: [ { tenant: big.example, header: { x-a: 1 } } ]",
+        ("host }", "host, authenticated: Host }"),
+    ),
+    case(
+        "exempt-by-tenant",
+        Severity::Error,
+        (3, 13),
+        "identify: { tenant: [header:x-tenant, 'query:org'], authenticated: x-tenant }\nexempt: [ { tenant: bigco } ]",
+        ("bigco", "bigco, ip: 10.0.0.0/8"),
+    ),
+    case(
+        "exempt-by-tenant",
+        Severity::Error,
+        (3, 13),
+        "identify: { plan: 'body:plan' }\nexempt: [ { plan: pro } ]\ntenants: { acme: pro }\nplans: { pro: {} }",
+        ("body:plan", "attr:tier"),
+    ),
+    case(
+        "exempt-by-tenant",
+        Severity::Error,
+        (3, 13),
+        "identify: { tenant: header:x-tenant }\nexempt: [ { plan: pro } ]\ntenants: { acme: pro }\nplans: { pro: {} }",
+        ("x-tenant }", "x-tenant, authenticated: x-tenant }"),
+    ),
+    case(
+        "exempt-by-tenant",
+        Severity::Error,
+        (2, 13),
+        "exempt: [ { plan: free } ]\nplans: { free: {} }\ndefault_plan: free",
+        ("default_plan: free", ""),
+    ),
+    case(
+        "exempt-from-protection",
+        Severity::Warning,
+        (2, 13),
+        "exempt: [ { tenant: bigco } ]\nrules:\n\
+         - { id: login, match: { path: /login }, per: attr:account, security: true, on_failure: share, sliding_log: { limit: 5, window: 10m } }\n\
+         - { id: all, per: [], on_failure: share, token_bucket: { capacity: 9, refill: 1/s } }\n\
+         - { id: api, match: { path: '/api/*' }, per: tenant, token_bucket: { capacity: 9, refill: 1/s } }",
+        ("bigco", "bigco, rules: [api]"),
     ),
     case(
         "repeated-values",

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const REACHABILITY: [Case; 15] = [
+pub(super) const REACHABILITY: [Case; 16] = [
     case(
         "no-rules",
         Severity::Warning,
@@ -26,6 +26,13 @@ pub(super) const REACHABILITY: [Case; 15] = [
         "tenants: { acme: pro }\n\
          rules:\n- { id: a, match: { plan: pro }, per: ip, token_bucket: { capacity: 9, refill: 1/s } }",
         ("rules:", "default_plan: pro\nrules:"),
+    ),
+    case(
+        "never-applies",
+        Severity::Error,
+        (3, 54),
+        "rules:\n- { id: a, match: { action: x }, front_ends: [check, gateway], per: ip, token_bucket: { capacity: 9, refill: 1/s } }",
+        ("[check, gateway]", "[check, tower]"),
     ),
     case(
         "unreachable",

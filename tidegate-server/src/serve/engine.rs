@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::client_resolver::ClientResolver;
 use super::connect::{StoreProbe, connect};
-use super::door_gaps::log_gaps;
+use super::door_gaps::{check_gateway_rules, log_gaps};
 use super::envoy::Envoy;
 use super::instrumented_store::InstrumentedStore;
 use super::leases::Leases;
@@ -98,6 +98,7 @@ impl Engine {
         if !file.report().problems().is_empty() {
             tracing::warn!(target: "tidegate::server", "{}", file.report());
         }
+        check_gateway_rules(&file, arguments.has_gateway())?;
         log_gaps(&file, arguments.has_gateway());
         let setup = LedgerSetup::new(arguments, &url, &file).await?;
         if setup.is_some() {
@@ -341,6 +342,7 @@ impl Engine {
             None => RuleFile::parse("example", start_page::EXAMPLE_RULES),
         };
         let file = read.map_err(|report| report.to_string())?;
+        check_gateway_rules(&file, self.has_gateway).map_err(|report| report.to_string())?;
         self.check_ledger(&file).map(|()| file)
     }
 

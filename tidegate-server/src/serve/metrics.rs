@@ -295,8 +295,9 @@ impl Observer for Metrics {
         }
     }
 
-    fn no_rule(&self) {
+    fn no_rule(&self, plan: &Plan<'_>) {
         self.no_rule.inc();
+        self.door_gaps.count(plan);
     }
 
     fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {

@@ -21,8 +21,8 @@ impl Observer for Observers {
         self.refusals.decided(plan, decision);
     }
 
-    fn no_rule(&self) {
-        self.metrics.no_rule();
+    fn no_rule(&self, plan: &Plan<'_>) {
+        self.metrics.no_rule(plan);
     }
 
     fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {

@@ -40,6 +40,9 @@ struct RuleJson<'e> {
     applies: bool,
     /// Why it does not apply: `differs`, `exempt` or `disabled`.
     reason: Option<&'static str>,
+    /// The line of the exemption from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exempt_line: Option<usize>,
     differs: Option<DifferenceJson<'e>>,
     subject: Option<Vec<SubjectPartJson<'e>>>,
     subject_hash: Option<&'e str>,
@@ -142,14 +145,16 @@ impl<'e> RuleJson<'e> {
             RuleStatus::Differs { field, wanted, found } => {
                 (None, Some("differs"), Some(DifferenceJson { field, wanted, found: found.as_deref() }))
             }
-            RuleStatus::Exempt => (None, Some("exempt"), None),
+            RuleStatus::Exempt { .. } => (None, Some("exempt"), None),
             _ => (None, Some("disabled"), None),
         };
+        let exempt_line = if let RuleStatus::Exempt { line } = rule.status { Some(line) } else { None };
         Self {
             id: &rule.id,
             mode,
             applies: effect.is_some(),
             reason,
+            exempt_line,
             differs,
             subject: effect.map(parts),
             subject_hash: effect.map(|effect| effect.subject_hash.as_str()),
