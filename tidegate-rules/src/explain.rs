@@ -15,6 +15,7 @@ use crate::compile::CompiledRule;
 use crate::condition::ConditionMismatch;
 use crate::describe_limit::{describe_ledger, describe_limit};
 use crate::request_view::RequestView;
+use crate::sanitize::without_password;
 use crate::timeline::{Timeline, timeline};
 
 /// The effect of a rule file on a request.
@@ -136,7 +137,7 @@ pub struct SubjectPart {
     pub name: String,
     /// The source of the value: `header:x-api-key`. `None` if there is no value: all such requests are one subject.
     pub kind: Option<String>,
-    /// The value.
+    /// The value in its normal form, without a password.
     pub value: Option<String>,
 }
 
@@ -279,7 +280,7 @@ impl RuleFile {
         subject.extend(rule.matcher.per.iter().zip(&rule_subject.identities).map(|(identity, value)| SubjectPart {
             name: identity.name.to_string(),
             kind: value.as_ref().map(|value| value.kind.to_string()),
-            value: value.as_ref().map(|value| value.value.to_string()),
+            value: value.as_ref().map(|value| without_password(&value.value)),
         }));
         RuleEffect {
             subject,

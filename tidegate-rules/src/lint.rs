@@ -16,16 +16,19 @@ mod quota;
 mod reachability;
 mod repeated;
 pub(crate) mod security;
+mod spellings;
 
 use crate::compile::{CompiledFile, CompiledRule};
 use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 48] = [
+pub(crate) const CODES: [&str; 50] = [
+    "account-spellings",
     "colon-segment",
     "concurrency-on-security",
     "cost-above-limit",
+    "credential-spellings",
     "duplicate-rule",
     "exempt-by-header",
     "fails-open",
@@ -102,6 +105,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
     let rules: Vec<&CompiledRule> = file.rules.iter().filter(|rule| !rule.is_disabled()).collect();
     identity::lint(file, problems, &mut lints);
     repeated::lint(file, &mut lints);
+    spellings::lint(file, &mut lints);
     for rule in &rules {
         security::lint(rule, &mut lints);
         failure_policy::lint(rule, &mut lints);

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
+use tidegate::attributes::NormalForm;
 use tidegate::spi::{BodyNeed, BodyUse, RequestMemo};
 use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
 
@@ -165,11 +166,13 @@ impl<'m, 'q> RequestView<'m, 'q> {
     pub(crate) fn claim(&self, name: &str) -> Option<String> {
         let claims = self.claims.get_or_init(|| {
             let header = &self.matcher.identity_config.token;
-            let token = claims::token(self.attribute(header)?)?;
+            let value = self.attribute(header)?;
+            self.refuse_ambiguous(header, value);
+            let token = claims::token(value)?;
             if token.len() > claims::MAX_TOKEN_BYTES {
                 self.refuse(RequestProblemKind::TooLong, header);
             }
-            claims::decode_claims(token)
+            claims::decode_claims(&token)
         });
         claims::field_text(claims.as_ref()?, name)
     }
@@ -189,6 +192,17 @@ impl<'m, 'q> RequestView<'m, 'q> {
                 first
             }
         })
+    }
+
+    /// The value of a header for a condition: of credentials their normal form, without which a client avoids a rule for its key.
+    pub(crate) fn header_value(&self, attribute: &str) -> Option<Cow<'q, str>> {
+        let value = self.attribute(attribute)?;
+        let is_credential = attributes::header_name(attribute).is_some_and(attributes::is_credential_header);
+        if is_credential || attribute == self.matcher.identity_config.token {
+            self.refuse_ambiguous(attribute, value);
+            return Some(NormalForm::Credentials.apply(value));
+        }
+        Some(Cow::Borrowed(value.trim()))
     }
 
     /// A parameter of the query.
@@ -253,6 +267,13 @@ impl<'m, 'q> RequestView<'m, 'q> {
     /// Records why the request cannot be judged. The first reason stays.
     pub(crate) fn refuse(&self, kind: RequestProblemKind, source: impl AsRef<str>) {
         self.problem.get_or_init(|| RequestProblem::new(kind, source));
+    }
+
+    /// Refuses credentials that servers read as those of two clients.
+    fn refuse_ambiguous(&self, header: &str, credentials: &str) {
+        if NormalForm::Credentials.is_ambiguous(credentials) {
+            self.refuse(RequestProblemKind::Ambiguous, header);
+        }
     }
 
     fn policy(&self, source: &str) -> RepeatedPolicy {

@@ -79,8 +79,8 @@ pub(crate) struct RuleSpec {
     pub(crate) description: Option<String>,
     /// Which requests it applies to; all if missing.
     pub(crate) r#match: Option<Spanned<MatchSpec>>,
-    /// What it counts by: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`. With `[]`
-    /// all requests share one limit.
+    /// What it counts by: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`, each with any normal
+    /// forms behind it (`body:email | email`). With `[]` all requests share one limit.
     pub(crate) per: Spanned<OneOrMany<Spanned<String>>>,
     /// Whether users and keys of different tenants are different subjects (`tenant`, the default) or not (`global`).
     pub(crate) scope: Option<Spanned<ScopeSpec>>,
@@ -123,7 +123,7 @@ pub(crate) struct RuleSpec {
     pub(crate) authenticated: Option<Spanned<AuthenticatedSpec>>,
     /// Whether it is enforced.
     pub(crate) mode: Option<Spanned<ModeSpec>>,
-    /// Whether it protects against guessing: responses then show only when to retry.
+    /// Whether it protects against guessing: responses then show only when to retry, and accounts are trimmed and in lower case.
     pub(crate) security: Option<Spanned<bool>>,
     /// The message in the response to a refused request.
     pub(crate) message: Option<Spanned<String>>,

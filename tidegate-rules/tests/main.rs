@@ -10,6 +10,7 @@ mod identity;
 mod invalid_test_files;
 mod lints;
 mod matching;
+mod normal_forms;
 mod on_failure;
 mod path_readings;
 mod penalties;

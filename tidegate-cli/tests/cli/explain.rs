@@ -169,9 +169,9 @@ fn the_secret_changes_the_hash_and_never_appears() {
 fn control_characters_in_values_are_escaped() {
     let shell = Shell::new();
     let mut command = shell.command();
-    command.args(["rules", "explain", "rules.yaml", "--action", "login", "--attr", "account=\u{1b}[2Jx\u{202e}"]);
+    command.args(["rules", "explain", "rules.yaml", "--action", "login", "--attr", "account=x\u{1b}[2jx\u{202e}"]);
     let output = RunOutput::from(command.output().unwrap());
-    assert!(output.out.contains("attr:account = \\u{1b}[2Jx\\u{202e}\n"), "{output:?}");
+    assert!(output.out.contains("attr:account = x\\u{1b}[2jx\\u{202e}\n"), "{output:?}");
 }
 
 #[test]
