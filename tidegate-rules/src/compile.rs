@@ -114,6 +114,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     let mut matcher = RequestMatcher {
         identity_config,
         identities,
+        scope: tenant.authenticated_only(&compiler.authenticated),
         tenant,
         plan,
         plan_of_tenant,

@@ -26,6 +26,8 @@ pub struct Explanation {
     pub client_ip: Option<String>,
     /// The tenant, if one is known.
     pub tenant: Option<String>,
+    /// Whether nobody authenticates it, so that it separates no subjects and selects no plan.
+    pub tenant_is_ignored: bool,
     /// The plan, empty if there is none.
     pub plan: String,
     /// The claims by which the request is judged: by its tenant, its plan, and what the rules that apply count by.
@@ -205,6 +207,7 @@ impl RuleFile {
         Explanation {
             client_ip: views[0].client().map(|ip| ip.to_string()),
             tenant: views[0].tenant().map(str::to_owned),
+            tenant_is_ignored: views[0].tenant() != views[0].scope().map(|scope| &*scope.value),
             plan: views[0].plan().to_owned(),
             exempt: exempt.map(|index| self.exempt_lines[index]),
             problem,

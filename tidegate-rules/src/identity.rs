@@ -129,6 +129,18 @@ impl Identity {
         Self { application_attribute: Some(self.name.clone()), ..self }
     }
 
+    /// The same without the sources by which a client can choose its tenant.
+    pub(crate) fn authenticated_only(&self, authenticated: &AuthenticatedNames) -> Self {
+        let mut kept = self.clone();
+        let is_kept: Vec<bool> = self.sources.iter().map(|source| authenticated.authenticates_tenant(source)).collect();
+        retain(&mut kept.sources, &is_kept);
+        retain(&mut kept.kinds, &is_kept);
+        retain(&mut kept.provenances, &is_kept);
+        retain(&mut kept.forms, &is_kept);
+        retain(&mut kept.states_forms, &is_kept);
+        kept
+    }
+
     /// The same with further normal forms for every value.
     pub(crate) fn with_forms(mut self, further: &NormalForms) -> Self {
         for forms in self.forms.iter_mut().chain([&mut self.application_forms]) {
@@ -353,6 +365,12 @@ impl IdentityConfig {
         let peer = ip::parse(view.request.attribute(attributes::IP)?);
         forwarded::client_ip(peer, view.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
     }
+}
+
+/// Removes the values that are not kept.
+fn retain<T>(values: &mut Vec<T>, is_kept: &[bool]) {
+    let mut is_kept = is_kept.iter();
+    values.retain(|_| is_kept.next().is_none_or(|is_kept| *is_kept));
 }
 
 /// The values in their normal forms, each once; `None` if there is none that is not empty.

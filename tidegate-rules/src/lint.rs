@@ -23,7 +23,7 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 50] = [
+pub(crate) const CODES: [&str; 51] = [
     "account-spellings",
     "colon-segment",
     "concurrency-on-security",
@@ -39,6 +39,7 @@ pub(crate) const CODES: [&str; 50] = [
     "large-grace",
     "ledger-fails-open",
     "ledger-in-shadow",
+    "ledger-without-tenant",
     "local-changed",
     "local-for-everybody",
     "login-by-ip-alone",

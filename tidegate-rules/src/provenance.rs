@@ -58,6 +58,15 @@ impl AuthenticatedNames {
         self.names.contains(name.to_ascii_lowercase().as_str())
     }
 
+    /// Whether a client cannot choose the tenant that a source names: it is listed, the application sets it, or it is always the same.
+    pub(crate) fn authenticates_tenant(&self, source: &Source) -> bool {
+        match source {
+            Source::Host => self.contains(attributes::HOST),
+            Source::Action | Source::Constant(_) => true,
+            _ => self.provenance(source) == Provenance::Verified,
+        }
+    }
+
     /// The provenance of a source's values.
     pub(crate) fn provenance(&self, source: &Source) -> Provenance {
         let verified = |is: bool| if is { Provenance::Verified } else { Provenance::Forgeable };

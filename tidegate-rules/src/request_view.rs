@@ -26,6 +26,7 @@ pub(crate) struct RequestView<'m, 'q> {
     path: OnceCell<Option<&'q str>>,
     host: OnceCell<Option<Cow<'q, str>>>,
     tenant: OnceCell<Option<IdentityValue<'q>>>,
+    scope: OnceCell<Option<IdentityValue<'q>>>,
     plan: OnceCell<(SmolStr, Provenance)>,
     client: OnceCell<Option<IpAddr>>,
     /// Shared with the views of the other readings.
@@ -53,6 +54,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
             assumes_size: Cell::new(false),
             claims: OnceCell::new(),
             tenant: OnceCell::new(),
+            scope: OnceCell::new(),
             plan: OnceCell::new(),
             client: OnceCell::new(),
             problem: OnceCell::new(),
@@ -285,16 +287,17 @@ impl<'m, 'q> RequestView<'m, 'q> {
         self.tenant_value().map(|found| &*found.value)
     }
 
-    /// The provenance of the tenant, or of its absence.
-    pub(crate) fn tenant_provenance(&self) -> Provenance {
-        self.tenant_value().map_or_else(|| self.matcher.tenant.provenance_if_missing(), |found| found.provenance)
-    }
-
-    fn tenant_value(&self) -> Option<&IdentityValue<'q>> {
+    /// The tenant with its provenance.
+    pub(crate) fn tenant_value(&self) -> Option<&IdentityValue<'q>> {
         self.tenant.get_or_init(|| self.matcher.tenant.find(self)).as_ref()
     }
 
-    /// The plan: that of the request, else that of its tenant, else the default; empty if there is none.
+    /// The tenant that a client cannot choose, which scopes subjects and selects plans.
+    pub(crate) fn scope(&self) -> Option<&IdentityValue<'q>> {
+        self.scope.get_or_init(|| self.matcher.scope.find(self)).as_ref()
+    }
+
+    /// The plan: that of the request, else that of its authenticated tenant, else the default; empty if there is none.
     pub(crate) fn plan(&self) -> &str {
         &self.plan_value().0
     }
@@ -311,7 +314,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
                     if found.provenance == Provenance::Verified { Provenance::NoIdentity } else { found.provenance };
                 return (SmolStr::new(&found.value), provenance);
             }
-            let belongs_to_tenant = self.tenant().and_then(|tenant| self.matcher.plan_of_tenant.get(tenant));
+            let belongs_to_tenant = self.scope().and_then(|tenant| self.matcher.plan_of_tenant.get(&*tenant.value));
             (belongs_to_tenant.unwrap_or(&self.matcher.default_plan).clone(), Provenance::NoIdentity)
         })
     }

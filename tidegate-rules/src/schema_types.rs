@@ -82,7 +82,7 @@ pub(crate) struct RuleSpec {
     /// What it counts by: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`, each with any normal
     /// forms behind it (`body:email | email`). With `[]` all requests share one limit.
     pub(crate) per: Spanned<OneOrMany<Spanned<String>>>,
-    /// Whether users and keys of different tenants are different subjects (`tenant`, the default) or not (`global`).
+    /// Whether users and keys of different authenticated tenants are different subjects (`tenant`, the default) or not (`global`).
     pub(crate) scope: Option<Spanned<ScopeSpec>>,
     /// By what its keys are distributed over the slots of a cluster: `tenant` (the default if it counts by one), `subject` (to spread a
     /// large tenant over all servers), `rule`, or `const:NAME` (together with all rules of that name).

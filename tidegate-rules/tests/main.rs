@@ -17,5 +17,6 @@ mod penalties;
 mod reading;
 mod reference;
 mod repeated;
+mod tenants;
 mod test_files;
 mod test_files_store_failure;

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const IDENTITY: [Case; 21] = [
+pub(super) const IDENTITY: [Case; 22] = [
     case(
         "trust-everyone",
         Severity::Warning,
@@ -132,5 +132,12 @@ pub(super) const IDENTITY: [Case; 21] = [
         (4, 18),
         "identify: { authenticated: cookie }\nrules:\n- { id: a, per: [header:cookie], sliding_log: { limit: 5, window: 10m } }",
         ("header:cookie", "cookie:session"),
+    ),
+    case(
+        "unauthenticated-tenant",
+        Severity::Warning,
+        (2, 21),
+        "identify: { tenant: host }",
+        ("}", ", authenticated: host }"),
     ),
 ];
