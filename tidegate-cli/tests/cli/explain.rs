@@ -1,6 +1,6 @@
 //! `tidegate rules explain`.
 
-use crate::cli::shell::{RunOutput, Shell};
+use crate::cli::shell::{RULES, RunOutput, Shell};
 
 #[test]
 fn the_output_shows_matching_rules_subjects_and_a_timeline() {
@@ -163,6 +163,21 @@ fn the_secret_changes_the_hash_and_never_appears() {
     assert_eq!(hash("hunter2"), hash("hunter2"));
     let help = shell.command().args(["rules", "explain", "--help"]).env("TIDEGATE_SECRET", "hunter2").output().unwrap();
     assert!(!RunOutput::from(help).out.contains("hunter2"));
+}
+
+#[test]
+fn a_tenant_that_nobody_authenticates_is_shown_as_ignored() {
+    let shell = Shell::new();
+    shell.write("forged.yaml", RULES.replace("authenticated: [x-api-key, x-tenant-id]", "authenticated: [x-api-key]"));
+    let explain = |file: &str, more: &str| {
+        shell.run(&format!("rules explain {file} -X POST --path /rides -H x-api-key:k1 -H x-tenant-id:acme {more}"))
+    };
+    let (forged, verified) = (explain("forged.yaml", ""), explain("rules.yaml", ""));
+    let ignored = "\ntenant          acme, which nobody authenticates: it separates no subjects and selects no plan\nplan            none\n";
+    assert!(forged.out.contains(ignored), "{forged:?}");
+    assert!(verified.out.contains("\ntenant          acme\nplan            pro\n"), "{verified:?}");
+    assert_eq!(explain("forged.yaml", "--json").json()["tenant_is_ignored"], true);
+    assert_eq!(explain("rules.yaml", "--json").json()["tenant_is_ignored"], serde_json::Value::Null);
 }
 
 #[test]
