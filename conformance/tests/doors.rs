@@ -18,3 +18,4 @@ mod rate_limit_service;
 mod reservations;
 mod setup;
 mod subjects;
+mod verifiers;

@@ -17,6 +17,7 @@ mod lifecycle;
 mod logging;
 mod memory;
 mod metrics;
+mod persons;
 mod prove;
 mod reload;
 mod tls;

@@ -3,20 +3,22 @@
 //! Nothing here is verified. Claims may be used only behind a proxy that checks the signature, expiry and audience of every
 //! token.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
+use tidegate::attributes::NormalForm;
 
 /// The longest token that is read, in bytes. A request with a longer one is refused.
 pub(crate) const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// The token in an `Authorization` header: `Bearer` and the token, with any space between them, or the token alone. `None` if there
-/// is another scheme.
-pub(crate) fn token(authorization: &str) -> Option<&str> {
-    let authorization = authorization.trim();
-    match authorization.split_once([' ', '\t']) {
-        Some((scheme, token)) => scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start()),
-        None => Some(authorization),
+/// The token in an `Authorization` header, found as any verifier finds it: a client must not hide its claims by a spelling of `Bearer`
+/// that the proxy in front accepts. `None` if there is another scheme.
+pub(crate) fn token(authorization: &str) -> Option<Cow<'_, str>> {
+    match NormalForm::Credentials.apply(authorization) {
+        Cow::Borrowed(normal) => normal.strip_prefix("bearer ").map(Cow::Borrowed),
+        Cow::Owned(normal) => normal.strip_prefix("bearer ").map(|token| Cow::Owned(token.to_owned())),
     }
 }
 
@@ -70,7 +72,7 @@ mod tests {
     use super::*;
 
     fn claim(authorization: &str, name: &str) -> Option<String> {
-        field_text(&decode_claims(super::token(authorization)?)?, name)
+        field_text(&decode_claims(&super::token(authorization)?)?, name)
     }
 
     fn token(payload: &str) -> String {
@@ -84,9 +86,15 @@ mod tests {
     #[test]
     fn a_claim_is_read_from_a_bearer_token() {
         let token = token(r#"{"sub":"u1","org":{"id":7}}"#);
-        for authorization in
-            [token.clone(), format!("Bearer {token}"), format!("bearer  {token} "), format!("BEARER {token}")]
-        {
+        for authorization in [
+            token.clone(),
+            format!("Bearer {token}"),
+            format!("bearer  {token} "),
+            format!("BEARER {token}"),
+            format!("Bearer\t{token}"),
+            format!("junk Bearer \"{token}\""),
+            format!("Bearer {token}, junk"),
+        ] {
             assert_eq!(claim(&authorization, "sub").as_deref(), Some("u1"), "{authorization}");
         }
     }

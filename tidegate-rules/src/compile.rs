@@ -76,8 +76,8 @@ pub(crate) struct Compiler<'p> {
     plans: Vec<SmolStr>,
     /// Whether invalid parts were removed, so that missing ones have been reported already.
     partial: bool,
-    /// Every distinct `per`, shared between rules.
-    pers: HashMap<Vec<SmolStr>, Arc<[Identity]>>,
+    /// Every distinct `per`, of security rules and of others, shared between rules.
+    pers: HashMap<(Vec<SmolStr>, bool), Arc<[Identity]>>,
 }
 
 /// Compiles a file and appends its problems. If there are errors among them, the result must not be used for requests.
@@ -116,6 +116,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     let mut matcher = RequestMatcher {
         identity_config,
         identities,
+        scope: tenant.authenticated_only(&compiler.authenticated),
         tenant,
         plan,
         plan_of_tenant,
@@ -274,6 +275,16 @@ impl Compiler<'_> {
         for rule in rules {
             let Some(budget) = &rule.budget else { continue };
             let other = first.entry(budget).or_insert(rule);
+            let forms =
+                |rule: &CompiledRule| -> Vec<_> { rule.matcher.per.iter().map(|one| one.forms.clone()).collect() };
+            if other.matcher.tenant == rule.matcher.tenant && forms(other) != forms(rule) {
+                let message = format!(
+                    "this rule shares budget `{budget}` with rule `{}`, which counts in other normal forms",
+                    other.matcher.id
+                );
+                let help = "give both rules the same `per` and `security`: accounts of security rules are trimmed and lower-cased";
+                self.problems.push(Problem::error("budget", message, rule.per_span.clone()).with_help(help));
+            }
             if other.matcher.tenant != rule.matcher.tenant {
                 let message = format!(
                     "this rule shares budget `{budget}` with rule `{}`, which counts by another subject",

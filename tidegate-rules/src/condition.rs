@@ -44,8 +44,8 @@ impl Condition {
             && any(&self.paths, view.path(), PathPattern::matches)
             && (self.hosts.is_empty() || any(&self.hosts, view.host(), HostPattern::matches))
             && self.headers.iter().all(|(name, values)| {
-                let found = view.attribute(name).map(str::trim);
-                found.is_some_and(|found| values.is_empty() || values.iter().any(|value| value == found))
+                let found = view.header_value(name);
+                found.is_some_and(|found| values.is_empty() || values.iter().any(|value| *value == *found))
             })
             && (self.tenants.is_empty() || any(&self.tenants, view.tenant(), |wanted, tenant| wanted == tenant))
             && (self.plans.is_empty() || self.plans.iter().any(|wanted| wanted == view.plan()))

@@ -335,13 +335,13 @@ impl<'r> RuleAtDoor<'r> {
         let by_tenant = || self.matcher.plan_of_tenant.values().any(|of_tenant| of_tenant == plan);
         self.has(&self.matcher.plan)
             || self.matcher.default_plan == plan
-            || (self.has(&self.matcher.tenant) && by_tenant())
+            || (self.has(&self.matcher.scope) && by_tenant())
     }
 
     fn has_any_plan(&self) -> bool {
         self.has(&self.matcher.plan)
             || !self.matcher.default_plan.is_empty()
-            || (self.has(&self.matcher.tenant) && !self.matcher.plan_of_tenant.is_empty())
+            || (self.has(&self.matcher.scope) && !self.matcher.plan_of_tenant.is_empty())
     }
 
     fn per_span(&self, identity: &Identity) -> &'r Span {

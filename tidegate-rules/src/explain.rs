@@ -16,6 +16,7 @@ use crate::condition::ConditionMismatch;
 use crate::describe_limit::{describe_ledger, describe_limit};
 use crate::index::RuleIndices;
 use crate::request_view::RequestView;
+use crate::sanitize::without_password;
 use crate::timeline::{Timeline, timeline};
 
 /// The effect of a rule file on a request.
@@ -26,6 +27,8 @@ pub struct Explanation {
     pub client_ip: Option<String>,
     /// The tenant, if one is known.
     pub tenant: Option<String>,
+    /// Whether nobody authenticates it, so that it separates no subjects and selects no plan.
+    pub tenant_is_ignored: bool,
     /// The plan, empty if there is none.
     pub plan: String,
     /// The claims by which the request is judged: by its tenant, its plan, and what the rules that apply count by.
@@ -140,7 +143,7 @@ pub struct SubjectPart {
     pub name: String,
     /// The source of the value: `header:x-api-key`. `None` if there is no value: all such requests are one subject.
     pub kind: Option<String>,
-    /// The value.
+    /// The value in its normal form, without a password.
     pub value: Option<String>,
 }
 
@@ -210,6 +213,7 @@ impl RuleFile {
         Explanation {
             client_ip: views[0].client().map(|ip| ip.to_string()),
             tenant: views[0].tenant().map(str::to_owned),
+            tenant_is_ignored: views[0].tenant() != views[0].scope().map(|scope| &*scope.value),
             plan: views[0].plan().to_owned(),
             exempt: exempt.map(|indices| self.exempt_lines[indices[0]]),
             problem,
@@ -285,7 +289,7 @@ impl RuleFile {
         subject.extend(rule.matcher.per.iter().zip(&rule_subject.identities).map(|(identity, value)| SubjectPart {
             name: identity.name.to_string(),
             kind: value.as_ref().map(|value| value.kind.to_string()),
-            value: value.as_ref().map(|value| value.value.to_string()),
+            value: value.as_ref().map(|value| without_password(&value.value)),
         }));
         RuleEffect {
             subject,

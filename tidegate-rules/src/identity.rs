@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use smol_str::SmolStr;
-use tidegate::attributes;
+use tidegate::RequestProblemKind;
+use tidegate::attributes::{self, NormalForm, NormalForms, names_account};
 
 use crate::forwarded::{self, ForwardedHeader, ProxyTrust};
 use crate::ip::{self, IpPrefixes};
@@ -50,8 +51,24 @@ pub(crate) struct Identity {
     pub(crate) kinds: Vec<SmolStr>,
     /// The provenance of each source.
     pub(crate) provenances: Vec<Provenance>,
+    /// The normal forms of each source.
+    pub(crate) forms: Vec<NormalForms>,
+    /// Whether the file states the normal forms of each source.
+    pub(crate) states_forms: Vec<bool>,
     /// An attribute of the application that overrides the sources.
     pub(crate) application_attribute: Option<SmolStr>,
+    /// The normal forms of that attribute: those that the file states for the first source.
+    application_forms: NormalForms,
+}
+
+/// A source as the file has it.
+#[derive(Clone, Debug)]
+pub(crate) struct SourceEntry {
+    pub(crate) source: Source,
+    /// Its text, without normal forms.
+    pub(crate) kind: SmolStr,
+    /// The normal forms that the file states.
+    pub(crate) forms: Option<NormalForms>,
 }
 
 /// The value of an identity, with its kind.
@@ -82,16 +99,79 @@ pub(crate) struct IdentityConfig {
 }
 
 impl Identity {
-    /// An identity from sources with their texts.
-    pub(crate) fn new(name: SmolStr, sources: Vec<(Source, SmolStr)>, authenticated: &AuthenticatedNames) -> Self {
-        let provenances = sources.iter().map(|(source, _)| authenticated.provenance(source)).collect();
-        let (sources, kinds) = sources.into_iter().unzip();
-        Self { name, sources, kinds, provenances, application_attribute: None }
+    /// An identity from its sources.
+    pub(crate) fn new(name: SmolStr, entries: Vec<SourceEntry>, authenticated: &AuthenticatedNames) -> Self {
+        let application_forms = entries.first().and_then(|entry| entry.forms.clone()).unwrap_or_default();
+        let mut identity = Self {
+            name,
+            sources: Vec::new(),
+            kinds: Vec::new(),
+            provenances: Vec::new(),
+            forms: Vec::new(),
+            states_forms: Vec::new(),
+            application_attribute: None,
+            application_forms,
+        };
+        for SourceEntry { source, kind, forms } in entries {
+            let provenance = authenticated.provenance(&source);
+            identity.states_forms.push(forms.is_some());
+            let forms = source.with_credentials(forms, authenticated);
+            identity.forms.push(if provenance == Provenance::Verified { forms.of_verified() } else { forms });
+            identity.provenances.push(provenance);
+            identity.sources.push(source);
+            identity.kinds.push(kind);
+        }
+        identity
     }
 
     /// Lets an attribute of the same name, set by the application, override the sources.
     pub(crate) fn or_application_attribute(self) -> Self {
         Self { application_attribute: Some(self.name.clone()), ..self }
+    }
+
+    /// The same without the sources by which a client can choose its tenant.
+    pub(crate) fn authenticated_only(&self, authenticated: &AuthenticatedNames) -> Self {
+        let mut kept = self.clone();
+        let is_kept: Vec<bool> = self.sources.iter().map(|source| authenticated.authenticates_tenant(source)).collect();
+        retain(&mut kept.sources, &is_kept);
+        retain(&mut kept.kinds, &is_kept);
+        retain(&mut kept.provenances, &is_kept);
+        retain(&mut kept.forms, &is_kept);
+        retain(&mut kept.states_forms, &is_kept);
+        kept
+    }
+
+    /// The same with further normal forms for every value.
+    pub(crate) fn with_forms(mut self, further: &NormalForms) -> Self {
+        for forms in self.forms.iter_mut().chain([&mut self.application_forms]) {
+            *forms = if further.is_empty() { NormalForms::default() } else { std::mem::take(forms).then(further) };
+        }
+        self.states_forms.fill(true);
+        self
+    }
+
+    /// The same in a rule against guessing: accounts without a stated form are one in all letters.
+    pub(crate) fn with_account_forms(mut self) -> Self {
+        let is_account = names_account(&self.name);
+        for (index, forms) in self.forms.iter_mut().enumerate() {
+            let has_form = self.states_forms[index] || !forms.is_empty() || !self.sources[index].belongs_to_tenant();
+            if !has_form && (is_account || names_account(&self.kinds[index])) {
+                *forms = NormalForms::of_account();
+            }
+        }
+        if is_account && !self.states_forms.first().is_some_and(|states| *states) {
+            self.application_forms = NormalForms::of_account();
+        }
+        self
+    }
+
+    /// Whether each value of `fine` lies within one value of this identity.
+    pub(crate) fn covers(&self, fine: &Self) -> bool {
+        let forms =
+            |identity: &Self| identity.forms.iter().chain([&identity.application_forms]).cloned().collect::<Vec<_>>();
+        self.application_attribute == fine.application_attribute
+            && self.sources == fine.sources
+            && (forms(self) == forms(fine) || forms(fine).iter().all(NormalForms::is_empty))
     }
 
     /// The value of the first source that has one. A cookie with several values makes the request [refused](RequestView::problem).
@@ -109,39 +189,48 @@ impl Identity {
         view: &RequestView<'_, 'q>,
         read: impl Fn(&Source) -> Option<(Cow<'q, str>, Vec<String>)>,
     ) -> Option<IdentityValue<'q>> {
-        if let Some(value) =
-            self.application_attribute.as_ref().and_then(|name| non_empty(view.request.attribute(name)?))
-        {
+        if let Some(value) = self.application_value(view) {
             return Some(IdentityValue {
                 kind: self.name.clone(),
-                value: value.into(),
+                value,
                 belongs_to_tenant: true,
                 provenance: Provenance::Verified,
                 others: Vec::new(),
             });
         }
-        let value_of = |((source, kind), provenance): ((&Source, &SmolStr), &Provenance)| {
+        self.sources.iter().enumerate().find_map(|(index, source)| {
             let (value, others) = read(source)?;
+            if self.forms[index].is_ambiguous(&value) {
+                view.refuse(RequestProblemKind::Ambiguous, &self.kinds[index]);
+            }
+            let (value, others) = normalize(&self.forms[index], value, others)?;
             // A single source needs no kind of its own, and the application may set the value itself.
-            let kind = if self.sources.len() == 1 { &self.name } else { kind };
+            let kind = if self.sources.len() == 1 { &self.name } else { &self.kinds[index] };
             Some(IdentityValue {
                 kind: kind.clone(),
                 value,
                 belongs_to_tenant: source.belongs_to_tenant(),
-                provenance: *provenance,
+                provenance: self.provenances[index],
                 others,
             })
-        };
-        self.sources.iter().zip(&self.kinds).zip(&self.provenances).find_map(value_of)
+        })
+    }
+
+    /// The value that the application sets.
+    fn application_value<'q>(&self, view: &RequestView<'_, 'q>) -> Option<Cow<'q, str>> {
+        let value = non_empty(view.request.attribute(self.application_attribute.as_ref()?)?)?;
+        Some(self.application_forms.apply(value.into())).filter(|value| !value.is_empty())
     }
 
     /// The claim that the value comes from, if it comes from one.
     pub(crate) fn claim_in_use(&self, view: &RequestView<'_, '_>) -> Option<&SmolStr> {
-        let set = self.application_attribute.as_ref().and_then(|name| non_empty(view.request.attribute(name)?));
-        if set.is_some() {
+        if self.application_value(view).is_some() {
             return None;
         }
-        let used = self.sources.iter().position(|source| source.read(view).is_some())?;
+        let has_value = |(source, forms): (&Source, &NormalForms)| {
+            source.read(view).is_some_and(|value| !forms.apply(value).is_empty())
+        };
+        let used = self.sources.iter().zip(&self.forms).position(has_value)?;
         matches!(self.sources[used], Source::Claim(_)).then(|| &self.kinds[used])
     }
 
@@ -200,6 +289,19 @@ impl Source {
             Self::Ip | Self::Net(_) | Self::Path | Self::Host | Self::Action | Self::Constant(_) => false,
             Self::Attribute(name) => name != attributes::METHOD,
             Self::Query(_) | Self::Cookie(_) | Self::Claim(_) | Self::Body(_) => true,
+        }
+    }
+
+    /// The normal forms of its values: those that the file states, after that of credentials.
+    fn with_credentials(&self, stated: Option<NormalForms>, authenticated: &AuthenticatedNames) -> NormalForms {
+        let header = if let Self::Attribute(name) = self { attributes::header_name(name) } else { None };
+        let has_credentials = header.is_some_and(|header| authenticated.has_credentials(header));
+        match stated {
+            None if has_credentials => NormalForm::Credentials.into(),
+            Some(forms) if has_credentials && !forms.is_empty() && !forms.decodes_credentials() => {
+                NormalForms::from(NormalForm::Credentials).then(&forms)
+            }
+            stated => stated.unwrap_or_default(),
         }
     }
 
@@ -263,6 +365,29 @@ impl IdentityConfig {
         let peer = ip::parse(view.request.attribute(attributes::IP)?);
         forwarded::client_ip(peer, view.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
     }
+}
+
+/// Removes the values that are not kept.
+fn retain<T>(values: &mut Vec<T>, is_kept: &[bool]) {
+    let mut is_kept = is_kept.iter();
+    values.retain(|_| is_kept.next().is_none_or(|is_kept| *is_kept));
+}
+
+/// The values in their normal forms, each once; `None` if there is none that is not empty.
+fn normalize<'q>(forms: &NormalForms, value: Cow<'q, str>, others: Vec<String>) -> Option<(Cow<'q, str>, Vec<String>)> {
+    if forms.is_empty() {
+        return Some((value, others));
+    }
+    let values = std::iter::once(value).chain(others.into_iter().map(Cow::Owned));
+    let mut values = values.map(|value| forms.apply(value)).filter(|value| !value.is_empty());
+    let first = values.next()?;
+    let mut others: Vec<String> = Vec::new();
+    for other in values {
+        if other != first && !others.iter().any(|known| *known == other) {
+            others.push(other.into_owned());
+        }
+    }
+    Some((first, others))
 }
 
 /// The value without surrounding space; `None` if it is empty.

@@ -120,7 +120,7 @@ impl Index {
             look_up(&self.methods, view.method().filter(|method| *method == "HEAD").map(|_| "GET"));
         }
         for (name, values) in &self.headers {
-            look_up(values, view.attribute(name).map(str::trim));
+            look_up(values, view.header_value(name).as_deref());
         }
         if !(self.hosts.is_empty() && self.below.is_empty())
             && let Some(host) = view.host()

@@ -17,16 +17,19 @@ mod quota;
 mod reachability;
 mod repeated;
 pub(crate) mod security;
+mod spellings;
 
 use crate::compile::{CompiledFile, CompiledRule};
 use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 52] = [
+pub(crate) const CODES: [&str; 55] = [
+    "account-spellings",
     "colon-segment",
     "concurrency-on-security",
     "cost-above-limit",
+    "credential-spellings",
     "duplicate-rule",
     "exempt-by-header",
     "exempt-by-tenant",
@@ -39,6 +42,7 @@ pub(crate) const CODES: [&str; 52] = [
     "large-grace",
     "ledger-fails-open",
     "ledger-in-shadow",
+    "ledger-without-tenant",
     "local-changed",
     "local-for-everybody",
     "login-by-ip-alone",
@@ -110,6 +114,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
     let rules: Vec<&CompiledRule> = file.rules.iter().filter(|rule| !rule.is_disabled()).collect();
     identity::lint(file, problems, &mut lints);
     repeated::lint(file, &mut lints);
+    spellings::lint(file, &mut lints);
     for rule in &rules {
         security::lint(rule, &mut lints);
         front_ends::lint(file, rule, &mut lints);

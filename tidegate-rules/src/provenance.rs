@@ -30,14 +30,17 @@ pub(crate) struct AuthenticatedNames {
     names: HashSet<SmolStr>,
     /// Whether the header with the token is one of them. Tokens are never verified here, so its claims are verified only then.
     has_verified_token: bool,
+    /// The header with the token, in lower case.
+    token_header: SmolStr,
 }
 
 impl AuthenticatedNames {
     /// From the names in the file, and the header with the token.
     pub(crate) fn new<'n>(names: impl Iterator<Item = &'n str>, token_header: &str) -> Self {
         let names: HashSet<SmolStr> = names.map(|name| SmolStr::new(name.to_ascii_lowercase())).collect();
-        let has_verified_token = names.contains(token_header.to_ascii_lowercase().as_str());
-        Self { names, has_verified_token }
+        let token_header = SmolStr::new(token_header.to_ascii_lowercase());
+        let has_verified_token = names.contains(&token_header);
+        Self { names, has_verified_token, token_header }
     }
 
     /// Whether the file states that the token is verified in front of Tidegate.
@@ -45,9 +48,23 @@ impl AuthenticatedNames {
         self.has_verified_token
     }
 
+    /// Whether the values of a header are credentials: those of `Authorization`, of `Proxy-Authorization`, or the token.
+    pub(crate) fn has_credentials(&self, header: &str) -> bool {
+        attributes::is_credential_header(header) || header.eq_ignore_ascii_case(&self.token_header)
+    }
+
     /// Whether `name` is listed, regardless of case.
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.names.contains(name.to_ascii_lowercase().as_str())
+    }
+
+    /// Whether a client cannot choose the tenant that a source names: it is listed, the application sets it, or it is always the same.
+    pub(crate) fn authenticates_tenant(&self, source: &Source) -> bool {
+        match source {
+            Source::Host => self.contains(attributes::HOST),
+            Source::Action | Source::Constant(_) => true,
+            _ => self.provenance(source) == Provenance::Verified,
+        }
     }
 
     /// The provenance of a source's values.

@@ -28,6 +28,8 @@ pub(crate) struct RequestMatcher {
     pub(crate) identity_config: IdentityConfig,
     pub(crate) identities: Vec<Identity>,
     pub(crate) tenant: Identity,
+    /// The authenticated sources of the tenant. It alone scopes subjects and selects plans.
+    pub(crate) scope: Identity,
     pub(crate) plan: Identity,
     pub(crate) plan_of_tenant: HashMap<SmolStr, SmolStr>,
     pub(crate) default_plan: SmolStr,
@@ -181,13 +183,13 @@ impl RuleMatcher {
             _ => identity.find_all(view),
         };
         let identities: SmallVec<[_; 1]> = self.per.iter().map(find).collect();
-        let scoped = match self.tenant {
-            TenantUse::No => false,
-            TenantUse::Scope => identities.iter().flatten().any(|value| value.belongs_to_tenant),
-            TenantUse::Subject => true,
+        let tenant = match self.tenant {
+            TenantUse::No => None,
+            TenantUse::Scope => identities.iter().flatten().find(|value| value.belongs_to_tenant).and(view.scope()),
+            TenantUse::Subject => view.tenant_value(),
         };
-        let tenant = if scoped { view.tenant().map(str::to_owned) } else { None };
-        let anonymous = self.is_anonymous(&identities, tenant.is_some(), view);
+        let anonymous = self.is_anonymous(&identities, tenant, view);
+        let tenant = tenant.map(|tenant| tenant.value.clone().into_owned());
         let address = address_of(&identities);
         RuleSubject { tenant, identities, anonymous, address }
     }
@@ -196,11 +198,11 @@ impl RuleMatcher {
     fn is_anonymous(
         &self,
         identities: &[Option<IdentityValue<'_>>],
-        with_tenant: bool,
+        tenant: Option<&IdentityValue<'_>>,
         view: &RequestView<'_, '_>,
     ) -> bool {
-        let by_tenant = with_tenant || self.tenant == TenantUse::Subject;
-        let tenant = by_tenant.then(|| view.tenant_provenance());
+        let missing = (self.tenant == TenantUse::Subject).then(|| view.matcher.tenant.provenance_if_missing());
+        let tenant = tenant.map(|tenant| tenant.provenance).or(missing);
         let provenance = |(identity, value): (&Identity, &Option<IdentityValue<'_>>)| match value {
             Some(value) => value.provenance,
             None if identity.name == "plan" => Provenance::NoIdentity,

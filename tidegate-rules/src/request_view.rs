@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
+use tidegate::attributes::NormalForm;
 use tidegate::spi::{BodyNeed, BodyUse, RequestMemo};
 use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
 
@@ -25,6 +26,7 @@ pub(crate) struct RequestView<'m, 'q> {
     path: OnceCell<Option<&'q str>>,
     host: OnceCell<Option<Cow<'q, str>>>,
     tenant: OnceCell<Option<IdentityValue<'q>>>,
+    scope: OnceCell<Option<IdentityValue<'q>>>,
     plan: OnceCell<(SmolStr, Provenance)>,
     client: OnceCell<Option<IpAddr>>,
     /// Shared with the views of the other readings.
@@ -52,6 +54,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
             assumes_size: Cell::new(false),
             claims: OnceCell::new(),
             tenant: OnceCell::new(),
+            scope: OnceCell::new(),
             plan: OnceCell::new(),
             client: OnceCell::new(),
             problem: OnceCell::new(),
@@ -165,11 +168,13 @@ impl<'m, 'q> RequestView<'m, 'q> {
     pub(crate) fn claim(&self, name: &str) -> Option<String> {
         let claims = self.claims.get_or_init(|| {
             let header = &self.matcher.identity_config.token;
-            let token = claims::token(self.attribute(header)?)?;
+            let value = self.attribute(header)?;
+            self.refuse_ambiguous(header, value);
+            let token = claims::token(value)?;
             if token.len() > claims::MAX_TOKEN_BYTES {
                 self.refuse(RequestProblemKind::TooLong, header);
             }
-            claims::decode_claims(token)
+            claims::decode_claims(&token)
         });
         claims::field_text(claims.as_ref()?, name)
     }
@@ -189,6 +194,17 @@ impl<'m, 'q> RequestView<'m, 'q> {
                 first
             }
         })
+    }
+
+    /// The value of a header for a condition: of credentials their normal form, without which a client avoids a rule for its key.
+    pub(crate) fn header_value(&self, attribute: &str) -> Option<Cow<'q, str>> {
+        let value = self.attribute(attribute)?;
+        let is_credential = attributes::header_name(attribute).is_some_and(attributes::is_credential_header);
+        if is_credential || attribute == self.matcher.identity_config.token {
+            self.refuse_ambiguous(attribute, value);
+            return Some(NormalForm::Credentials.apply(value));
+        }
+        Some(Cow::Borrowed(value.trim()))
     }
 
     /// A parameter of the query.
@@ -255,6 +271,13 @@ impl<'m, 'q> RequestView<'m, 'q> {
         self.problem.get_or_init(|| RequestProblem::new(kind, source));
     }
 
+    /// Refuses credentials that servers read as those of two clients.
+    fn refuse_ambiguous(&self, header: &str, credentials: &str) {
+        if NormalForm::Credentials.is_ambiguous(credentials) {
+            self.refuse(RequestProblemKind::Ambiguous, header);
+        }
+    }
+
     fn policy(&self, source: &str) -> RepeatedPolicy {
         self.matcher.identity_config.repeated.policy(source)
     }
@@ -264,16 +287,17 @@ impl<'m, 'q> RequestView<'m, 'q> {
         self.tenant_value().map(|found| &*found.value)
     }
 
-    /// The provenance of the tenant, or of its absence.
-    pub(crate) fn tenant_provenance(&self) -> Provenance {
-        self.tenant_value().map_or_else(|| self.matcher.tenant.provenance_if_missing(), |found| found.provenance)
-    }
-
-    fn tenant_value(&self) -> Option<&IdentityValue<'q>> {
+    /// The tenant with its provenance.
+    pub(crate) fn tenant_value(&self) -> Option<&IdentityValue<'q>> {
         self.tenant.get_or_init(|| self.matcher.tenant.find(self)).as_ref()
     }
 
-    /// The plan: that of the request, else that of its tenant, else the default; empty if there is none.
+    /// The tenant that a client cannot choose, which scopes subjects and selects plans.
+    pub(crate) fn scope(&self) -> Option<&IdentityValue<'q>> {
+        self.scope.get_or_init(|| self.matcher.scope.find(self)).as_ref()
+    }
+
+    /// The plan: that of the request, else that of its authenticated tenant, else the default; empty if there is none.
     pub(crate) fn plan(&self) -> &str {
         &self.plan_value().0
     }
@@ -290,7 +314,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
                     if found.provenance == Provenance::Verified { Provenance::NoIdentity } else { found.provenance };
                 return (SmolStr::new(&found.value), provenance);
             }
-            let belongs_to_tenant = self.tenant().and_then(|tenant| self.matcher.plan_of_tenant.get(tenant));
+            let belongs_to_tenant = self.scope().and_then(|tenant| self.matcher.plan_of_tenant.get(&*tenant.value));
             (belongs_to_tenant.unwrap_or(&self.matcher.default_plan).clone(), Provenance::NoIdentity)
         })
     }

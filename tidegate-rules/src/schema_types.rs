@@ -84,10 +84,10 @@ pub(crate) struct RuleSpec {
     /// The front ends that it is meant for; every one if missing. It changes no decision: reports leave the others out, and a rule that
     /// never applies at one that is listed is an error.
     pub(crate) front_ends: Option<Spanned<OneOrMany<Spanned<FrontEndSpec>>>>,
-    /// What it counts by: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`. With `[]`
-    /// all requests share one limit.
+    /// What it counts by: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`, each with any normal
+    /// forms behind it (`body:email | email`). With `[]` all requests share one limit.
     pub(crate) per: Spanned<OneOrMany<Spanned<String>>>,
-    /// Whether users and keys of different tenants are different subjects (`tenant`, the default) or not (`global`).
+    /// Whether users and keys of different authenticated tenants are different subjects (`tenant`, the default) or not (`global`).
     pub(crate) scope: Option<Spanned<ScopeSpec>>,
     /// By what its keys are distributed over the slots of a cluster: `tenant` (the default if it counts by one), `subject` (to spread a
     /// large tenant over all servers), `rule`, or `const:NAME` (together with all rules of that name).
@@ -128,7 +128,7 @@ pub(crate) struct RuleSpec {
     pub(crate) authenticated: Option<Spanned<AuthenticatedSpec>>,
     /// Whether it is enforced.
     pub(crate) mode: Option<Spanned<ModeSpec>>,
-    /// Whether it protects against guessing: responses then show only when to retry.
+    /// Whether it protects against guessing: responses then show only when to retry, and accounts are trimmed and in lower case.
     pub(crate) security: Option<Spanned<bool>>,
     /// The message in the response to a refused request.
     pub(crate) message: Option<Spanned<String>>,

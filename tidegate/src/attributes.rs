@@ -23,6 +23,8 @@
 //! - `path_escape`: escapes in paths.
 //! - `header`: header names, and how several lines of one header become one value.
 //! - `text`: the text form of bytes, and letters without their case.
+//! - `credentials`: one spelling of `Authorization`.
+//! - `normal_form`: the spelling in which a value counts.
 //!
 //! The functions are pure and accept any text: what is not valid stays recognizable and matches no rule. Only a path that a
 //! front end must refuse is an error.
@@ -48,3 +50,7 @@ mod path_escape;
 pub use header::{is_header_name, is_list_header, join_header_lines};
 mod text;
 pub use text::{bytes_to_text, fold_case};
+mod credentials;
+pub use credentials::is_credential_header;
+mod normal_form;
+pub use normal_form::{NormalForm, NormalForms, UnknownFormError, names_account};

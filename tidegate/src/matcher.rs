@@ -64,7 +64,7 @@ pub struct Match<'m> {
     pub rule: usize,
     /// The plan that applies; the limits of the rule itself if it has no plan of this name.
     pub plan: &'m str,
-    /// The values to count by: one for each name in the rule's `per`.
+    /// The values to count by, in their [normal forms](crate::attributes::NormalForms): one for each name in the rule's `per`.
     pub values: &'m [Option<&'m str>],
     /// The cost of the request.
     pub cost: u64,

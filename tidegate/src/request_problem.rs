@@ -65,6 +65,12 @@ impl fmt::Display for RequestProblem {
         match self.kind {
             RequestProblemKind::Repeated => write!(f, "The request has more than one `{source}`. Send it once."),
             RequestProblemKind::TooManyValues => write!(f, "The request has too many values of `{source}`."),
+            RequestProblemKind::Ambiguous if source.starts_with("header:") => {
+                write!(
+                    f,
+                    "The request has a `{source}` that servers read differently. Send the credentials of one client."
+                )
+            }
             RequestProblemKind::Ambiguous => {
                 write!(f, "The request has a `{source}` that servers read differently. Write `;` in it as `%3B`.")
             }

@@ -6,6 +6,7 @@ pub use anonymous_bounds::AnonymousBounds;
 
 use smol_str::SmolStr;
 
+use crate::attributes::{NormalForms, UnknownFormError};
 use crate::{LedgerMode, Limit, OnFailure, OnOverload, Penalty, UsageKind};
 
 /// The default maximum number of authenticated subjects of a limit in a shared store.
@@ -61,6 +62,8 @@ pub struct Rule {
     pub(crate) id: SmolStr,
     pub(crate) action: Option<SmolStr>,
     pub(crate) per: Vec<SmolStr>,
+    /// The normal forms that the rule states for each of them.
+    pub(crate) forms: Vec<StatedForms>,
     pub(crate) limits: NamedLimits,
     pub(crate) plans: Vec<(SmolStr, NamedLimits)>,
     pub(crate) penalty: Option<Penalty>,
@@ -86,6 +89,9 @@ pub struct Rule {
 /// The limits of a rule, by name.
 pub(crate) type NamedLimits = Vec<(SmolStr, Limit)>;
 
+/// The normal forms that a rule states for an attribute, if it states any.
+pub(crate) type StatedForms = Result<Option<NormalForms>, UnknownFormError>;
+
 /// Constructors
 impl Rule {
     /// A rule that applies `limit` to every request. It counts all requests together unless [`with_per`](Self::with_per) is set.
@@ -99,6 +105,7 @@ impl Rule {
             id: id.into().into(),
             action: None,
             per: Vec::new(),
+            forms: Vec::new(),
             limits: named(limits),
             plans: Vec::new(),
             penalty: None,
@@ -174,8 +181,30 @@ impl Rule {
 
     /// Counts each combination of these attributes separately. Requests that lack an attribute share one subject, so that none
     /// is exempt.
+    ///
+    /// An attribute may have [normal forms](NormalForms) behind it, so that all spellings of a value are one subject:
+    /// `account | trim | lower`. Credentials, and accounts of [security](Self::with_security) rules, have [forms by
+    /// default](NormalForms::default_for); `account | exact` counts by the value as it is.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
+    ///
+    /// let invitations = Rule::new("invitations", Limit::sliding_log(1, Duration::from_secs(3600))?).with_per(["to | email"]);
+    /// let limiter = Limiter::new(RuleSet::new([invitations])?, MemoryStore::new());
+    /// let invite = |to| limiter.check_now(&Request::new("invite").with_attribute("to", to)).is_allowed();
+    /// assert!(invite("zed@x.io") && !invite(" Zed@X.io"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with_per<N: Into<String>>(mut self, attributes: impl IntoIterator<Item = N>) -> Self {
-        self.per = attributes.into_iter().map(|name| name.into().into()).collect();
+        let split = |text: N| {
+            let text: String = text.into();
+            match NormalForms::split(&text) {
+                Ok((name, forms)) => (name.into(), Ok(forms)),
+                Err(error) => (text.into(), Err(error)),
+            }
+        };
+        (self.per, self.forms) = attributes.into_iter().map(split).unzip();
         self
     }
 

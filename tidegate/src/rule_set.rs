@@ -10,6 +10,7 @@ mod indexed_rule;
 mod readings;
 mod validate;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::fmt;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::attributes::{self, BODY, EscapedSlashes, PATH, PLAN};
+use crate::attributes::{self, BODY, EscapedSlashes, NormalForms, PATH, PLAN};
 use crate::http::HeaderPolicy;
 use crate::limit::MAX_AMOUNT;
 use crate::network::{NetworkHasher, address_in_text};
@@ -213,15 +214,13 @@ impl RuleSet {
                 return Plan::refused(RequestProblem::new(RequestProblemKind::Repeated, name));
             }
             let values = indexed.rule.per.iter().map(|name| request.attribute(name));
-            let plan_name = if indexed.plans.is_empty() { "" } else { request.attribute(PLAN).unwrap_or_default() };
-            let cost = indexed.rule.cost.unwrap_or(request.cost());
-            let anonymous = indexed.rule.anonymous.is_some();
-            let network = indexed.address.and_then(|index| {
-                let address = values.clone().nth(index).flatten().and_then(address_in_text)?;
-                Some(self.networks.network(address))
-            });
-            let input = RuleInput { plan: plan_name, cost, on_failure: None, anonymous, network };
-            indexed.add_checks(&mut plan, values, &input);
+            if indexed.forms.is_empty() {
+                self.add_checks(&mut plan, indexed, request, values);
+            } else if let Some(name) = indexed.ambiguous_attribute(request) {
+                return Plan::refused(RequestProblem::new(RequestProblemKind::Ambiguous, name));
+            } else {
+                self.add_normal_checks(&mut plan, indexed, request);
+            }
             if lacks_body && indexed.rule.per().any(|name| name == BODY) {
                 let is_shadow = indexed.rule.mode == RuleMode::Shadow;
                 let text = if is_shadow { BodyNeed::Shadow } else { BodyNeed::Enforced };
@@ -230,6 +229,35 @@ impl RuleSet {
             }
         }
         plan
+    }
+
+    /// Adds the checks of a rule without a matcher for a request with these values to count by.
+    #[inline(always)]
+    fn add_checks<'r, 'v>(
+        &'r self,
+        plan: &mut Plan<'r>,
+        indexed: &'r IndexedRule,
+        request: &Request<'_>,
+        values: impl ExactSizeIterator<Item = Option<&'v str>> + Clone,
+    ) {
+        let plan_name = if indexed.plans.is_empty() { "" } else { request.attribute(PLAN).unwrap_or_default() };
+        let network = indexed.address.and_then(|index| {
+            let address = values.clone().nth(index).flatten().and_then(address_in_text)?;
+            Some(self.networks.network(address))
+        });
+        let cost = indexed.rule.cost.unwrap_or(request.cost());
+        let input =
+            RuleInput { plan: plan_name, cost, on_failure: None, anonymous: indexed.rule.anonymous.is_some(), network };
+        indexed.add_checks(plan, values, &input);
+    }
+
+    /// The same with the values in their normal forms.
+    #[inline(never)]
+    fn add_normal_checks<'r>(&'r self, plan: &mut Plan<'r>, indexed: &'r IndexedRule, request: &Request<'_>) {
+        let normal = |(name, forms): (&SmolStr, &NormalForms)| Some(forms.apply(request.attribute(name)?.into()));
+        let values: SmallVec<[Option<Cow<'_, str>>; 4]> =
+            indexed.rule.per.iter().zip(&indexed.forms).map(normal).collect();
+        self.add_checks(plan, indexed, request, values.iter().map(Option::as_deref));
     }
 
     /// The checks of one rule alone, for explanations.

@@ -17,6 +17,8 @@ mod memory;
 #[cfg(not(loom))]
 mod newcomers;
 #[cfg(not(loom))]
+mod normal_forms;
+#[cfg(not(loom))]
 mod partitions;
 #[cfg(not(loom))]
 mod penalties;

@@ -4,3 +4,4 @@ mod caddy;
 mod envoy;
 mod haproxy;
 mod traefik;
+mod verifiers;

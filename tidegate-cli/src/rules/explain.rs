@@ -32,7 +32,12 @@ pub(super) fn run(arguments: &ExplainArgs, output: &mut Output<'_>) -> Result<Ex
 fn print_explanation(explanation: &Explanation, output: &mut Output<'_>) {
     let or = |text: Option<&str>, none: &str| text.filter(|text| !text.is_empty()).map_or(none.to_owned(), sanitize);
     output.line(format_args!("client address  {}", or(explanation.client_ip.as_deref(), "unknown")));
-    output.line(format_args!("tenant          {}", or(explanation.tenant.as_deref(), "none")));
+    let ignored = if explanation.tenant_is_ignored {
+        ", which nobody authenticates: it separates no subjects and selects no plan"
+    } else {
+        ""
+    };
+    output.line(format_args!("tenant          {}{ignored}", or(explanation.tenant.as_deref(), "none")));
     output.line(format_args!("plan            {}", or(Some(&explanation.plan), "none")));
     for ClaimUse { identity, claim, header, .. } in &explanation.claims {
         let shown = if identity == claim { claim.clone() } else { format!("{identity} from {claim}") };

@@ -179,12 +179,27 @@ fn the_secret_changes_the_hash_and_never_appears() {
 }
 
 #[test]
+fn a_tenant_that_nobody_authenticates_is_shown_as_ignored() {
+    let shell = Shell::new();
+    shell.write("forged.yaml", RULES.replace("authenticated: [x-api-key, x-tenant-id]", "authenticated: [x-api-key]"));
+    let explain = |file: &str, more: &str| {
+        shell.run(&format!("rules explain {file} -X POST --path /rides -H x-api-key:k1 -H x-tenant-id:acme {more}"))
+    };
+    let (forged, verified) = (explain("forged.yaml", ""), explain("rules.yaml", ""));
+    let ignored = "\ntenant          acme, which nobody authenticates: it separates no subjects and selects no plan\nplan            none\n";
+    assert!(forged.out.contains(ignored), "{forged:?}");
+    assert!(verified.out.contains("\ntenant          acme\nplan            pro\n"), "{verified:?}");
+    assert_eq!(explain("forged.yaml", "--json").json()["tenant_is_ignored"], true);
+    assert_eq!(explain("rules.yaml", "--json").json()["tenant_is_ignored"], serde_json::Value::Null);
+}
+
+#[test]
 fn control_characters_in_values_are_escaped() {
     let shell = Shell::new();
     let mut command = shell.command();
-    command.args(["rules", "explain", "rules.yaml", "--action", "login", "--attr", "account=\u{1b}[2Jx\u{202e}"]);
+    command.args(["rules", "explain", "rules.yaml", "--action", "login", "--attr", "account=x\u{1b}[2jx\u{202e}"]);
     let output = RunOutput::from(command.output().unwrap());
-    assert!(output.out.contains("attr:account = \\u{1b}[2Jx\\u{202e}\n"), "{output:?}");
+    assert!(output.out.contains("attr:account = x\\u{1b}[2jx\\u{202e}\n"), "{output:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Compiling `match`.
 
 use smol_str::SmolStr;
-use tidegate::attributes::{MAX_HOST_BYTES, header_attribute};
+use tidegate::attributes::{MAX_HOST_BYTES, NormalForm, header_attribute};
 
 use super::Compiler;
 use crate::condition::{Condition, HostPattern};
@@ -24,7 +24,11 @@ impl Compiler<'_> {
                 .header
                 .iter()
                 .map(|(name, values)| {
-                    let values = texts(&values.0);
+                    let mut values = texts(&values.0);
+                    if self.authenticated.has_credentials(name) {
+                        let normal = |value: &SmolStr| SmolStr::new(NormalForm::Credentials.apply(value));
+                        values = values.iter().map(normal).collect();
+                    }
                     (
                         header_attribute(name).into(),
                         if values.iter().any(|value| value == "*") { Vec::new() } else { values },

@@ -1,11 +1,11 @@
 //! Compiling `identify`: sources, trusted proxies, and the names that rules may count by.
 
 use smol_str::SmolStr;
-use tidegate::attributes::{header_attribute, is_reserved};
+use tidegate::attributes::{NormalForms, header_attribute, is_reserved};
 
 use super::Compiler;
 use crate::forwarded::{ForwardedHeader, ProxyTrust};
-use crate::identity::{Identity, IdentityConfig, Source};
+use crate::identity::{Identity, IdentityConfig, Source, SourceEntry};
 use crate::ip::{self, IpPrefixes};
 use crate::provenance::AuthenticatedNames;
 use crate::read::Spanned;
@@ -70,8 +70,9 @@ impl Compiler<'_> {
         }
         for (name, source) in BUILT_IN {
             if !identities.iter().any(|identity| identity.name == name) {
-                let sources = Source::parse(source).ok().map(|parsed| (parsed, source.into())).into_iter().collect();
-                identities.push(Identity::new(name.into(), sources, &self.authenticated).or_application_attribute());
+                let entry = |parsed| SourceEntry { source: parsed, kind: source.into(), forms: None };
+                let entries = Source::parse(source).ok().map(entry).into_iter().collect();
+                identities.push(Identity::new(name.into(), entries, &self.authenticated).or_application_attribute());
             }
         }
         let repeated = self.repeated(spec.repeated.as_ref(), &identities, &identity_config.token, &mut spans);
@@ -85,9 +86,15 @@ impl Compiler<'_> {
             self.error("identity", &name.span, message).set_help("choose another name");
             return None;
         }
+        if name.contains('|') {
+            let message = format!("`{}` cannot be the name of an identity", name.value);
+            self.error("identity", &name.span, message)
+                .set_help("a normal form follows a source: `body:account | lower`");
+            return None;
+        }
         let mut parsed = Vec::new();
         for source in &sources.0 {
-            parsed.push((self.source(source)?, SmolStr::new(&source.value)));
+            parsed.push(self.source_entry(source)?);
         }
         if parsed.is_empty() {
             let message = format!("`{}` has no source", name.value);
@@ -107,14 +114,32 @@ impl Compiler<'_> {
         Some(Identity::new(SmolStr::new(&name.value), parsed, &self.authenticated).or_application_attribute())
     }
 
-    /// Parses a source and reports an invalid one.
-    pub(super) fn source(&mut self, field: &Spanned<String>) -> Option<Source> {
-        match Source::parse(field) {
-            Ok(source) => Some(source),
+    /// Parses a source with its normal forms, and reports an invalid one.
+    fn source_entry(&mut self, field: &Spanned<String>) -> Option<SourceEntry> {
+        let (text, forms) = self.split_forms(field)?;
+        self.source(text, forms, &field.span)
+    }
+
+    /// Splits a source from its normal forms, and reports an unknown form.
+    pub(super) fn split_forms<'f>(&mut self, field: &'f Spanned<String>) -> Option<(&'f str, Option<NormalForms>)> {
+        match NormalForms::split(field) {
+            Ok(parts) => Some(parts),
+            Err(error) => {
+                self.error("normal-form", &field.span, error.to_string())
+                    .set_help("chain them: `body:account | trim | lower`");
+                None
+            }
+        }
+    }
+
+    /// Parses a source without its normal forms, and reports an invalid one.
+    pub(super) fn source(&mut self, text: &str, forms: Option<NormalForms>, span: &Span) -> Option<SourceEntry> {
+        match Source::parse(text) {
+            Ok(source) => Some(SourceEntry { source, kind: text.into(), forms }),
             Err(why) => {
                 let help = "sources are `ip`, `net:24/56`, `header:NAME`, `query:NAME`, `cookie:NAME`, `claim:NAME`, \
                             `body:FIELD`, `attr:NAME`, `path`, `host`, `method`, `action`, `const:TEXT`";
-                self.error("source", &field.span, why).set_help(help);
+                self.error("source", span, why).set_help(help);
                 None
             }
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use smol_str::SmolStr;
+use tidegate::attributes::NormalForms;
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
 use tidegate::{AnonymousBounds, Limit, OnFailure, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind};
 
@@ -65,7 +66,7 @@ pub(crate) struct CompiledRule {
     pub(crate) id_span: Span,
     pub(crate) match_span: Span,
     pub(crate) per_span: Span,
-    /// The texts in `per`, with their positions.
+    /// The texts in `per`, without normal forms, with their positions.
     pub(crate) per_spans: Vec<(SmolStr, Span)>,
     /// The positions of its limits.
     pub(crate) limit_spans: Vec<Span>,
@@ -220,7 +221,7 @@ impl Compiler<'_> {
             id_span: spec.id.span.clone(),
             match_span: span(spec.r#match.as_ref().map(|condition| condition.span.clone())),
             per_span: spec.per.span.clone(),
-            per_spans: spec.per.value.0.iter().map(|at| (SmolStr::new(&at.value), at.span.clone())).collect(),
+            per_spans: spec.per.value.0.iter().map(|at| (SmolStr::new(without_forms(at)), at.span.clone())).collect(),
             limit_spans: limit_spans(spec),
             penalty_span: spec.penalty.as_ref().map(|penalty| penalty.span.clone()),
             cost_span: span(spec.cost.as_ref().map(|cost| cost.span.clone())),
@@ -264,15 +265,29 @@ impl Compiler<'_> {
         let mut per: Vec<Identity> = Vec::new();
         let mut by_tenant = false;
         for at in &spec.per.value.0 {
-            if at.as_str() == "tenant" {
-                by_tenant = true;
-            } else if per.iter().any(|known| known.name == at.as_str()) {
-                self.error("per", &at.span, format!("`{}` is listed twice", at.value));
-            } else if let Some(identity) = identities.iter().find(|identity| identity.name == at.as_str()) {
-                per.push(identity.clone());
-            } else {
-                per.extend(self.direct(at, identities));
+            let Some((name, forms)) = self.split_forms(at) else { continue };
+            if matches!(name, "tenant" | "plan") && forms.is_some() {
+                let message = format!("the {name} has one normal form for all rules");
+                self.error("normal-form", &at.span, message)
+                    .set_help(format!("give it to the sources of `{name}` below `identify`"));
             }
+            if name == "tenant" {
+                by_tenant = true;
+            } else if per.iter().any(|known| known.name == name) {
+                self.error("per", &at.span, format!("`{name}` is listed twice"));
+            } else if let Some(identity) = identities.iter().find(|identity| identity.name == name) {
+                let identity = identity.clone();
+                per.push(match forms {
+                    Some(forms) => identity.with_forms(&forms),
+                    None => identity,
+                });
+            } else {
+                per.extend(self.direct(name, forms, &at.span, identities));
+            }
+        }
+        let is_security = spec.security.as_ref().is_some_and(|security| security.value);
+        if is_security {
+            per = per.into_iter().map(Identity::with_account_forms).collect();
         }
         let global = spec.scope.as_ref().is_some_and(|scope| scope.value == ScopeSpec::Global);
         let tenant = match (by_tenant, global) {
@@ -280,25 +295,35 @@ impl Compiler<'_> {
             (false, false) if per.iter().any(Identity::may_belong_to_tenant) => TenantUse::Scope,
             (false, _) => TenantUse::No,
         };
-        let names = per.iter().map(|identity| identity.name.clone()).collect();
-        (Arc::clone(self.pers.entry(names).or_insert_with(|| per.into())), tenant)
+        let texts = spec.per.value.0.iter().map(|at| SmolStr::new(&at.value)).collect();
+        (Arc::clone(self.pers.entry((texts, is_security)).or_insert_with(|| per.into())), tenant)
     }
 
     /// A source that `per` names directly.
-    fn direct(&mut self, at: &Spanned<String>, identities: &[Identity]) -> Option<Identity> {
+    fn direct(
+        &mut self,
+        text: &str,
+        forms: Option<NormalForms>,
+        span: &Span,
+        identities: &[Identity],
+    ) -> Option<Identity> {
         let names = identities.iter().map(|identity| identity.name.as_str());
-        if !at.contains(':')
-            && let Some(name) = nearest(at, names)
-            && crate::identity::Source::parse(at).is_err()
+        if !text.contains(':')
+            && let Some(name) = nearest(text, names)
+            && crate::identity::Source::parse(text).is_err()
         {
-            let message = format!("`{}` is neither a name from `identify` nor a source", at.value);
-            self.error("per", &at.span, message).set_help(format!("did you mean `{name}`?"));
+            let message = format!("`{text}` is neither a name from `identify` nor a source");
+            self.error("per", span, message).set_help(format!("did you mean `{name}`?"));
             return None;
         }
-        let source = self.source(at)?;
-        let name = SmolStr::new(&at.value);
-        Some(Identity::new(name.clone(), vec![(source, name)], &self.authenticated))
+        let entry = self.source(text, forms, span)?;
+        Some(Identity::new(text.into(), vec![entry], &self.authenticated))
     }
+}
+
+/// A text of `per` without its normal forms.
+fn without_forms(text: &str) -> &str {
+    text.split('|').next().unwrap_or_default().trim()
 }
 
 /// The positions of the limits, in order.

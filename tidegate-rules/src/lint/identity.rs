@@ -163,10 +163,17 @@ impl<'r> TrustLint<'r> {
     }
 
     fn forgeable_tenant(&self, identity: &Identity, spans: &[Span]) -> Option<Problem> {
-        let untrue = |source: &Source| matches!(self.provenance(source), Provenance::Forgeable | Provenance::BodyField);
+        let is_tenant = identity.name == "tenant";
+        let untrue = |source: &Source| match source {
+            // A claim that is not stated as verified has an error of its own.
+            Source::Claim(_) => false,
+            source if is_tenant => !self.authenticated.authenticates_tenant(source),
+            source => matches!(self.provenance(source), Provenance::Forgeable | Provenance::BodyField),
+        };
         let index = identity.sources.iter().position(untrue)?;
         let (name, kind) = (&identity.name, &identity.kinds[index]);
-        let message = format!("a client can send any `{kind}` and so choose its {name}");
+        let effect = if is_tenant { ": it separates no subjects, and selects no plan through `tenants`" } else { "" };
+        let message = format!("a client can send any `{kind}` and so choose its {name}{effect}");
         let problem = Problem::warning("unauthenticated-tenant", message, spans.get(index)?.clone());
         Some(problem.with_help(how_to_authenticate(&identity.sources[index..=index])))
     }
@@ -238,11 +245,12 @@ impl IdentityTrust<'_> {
 }
 
 /// The help on how to declare sources as authenticated.
-fn how_to_authenticate(sources: &[Source]) -> String {
+pub(super) fn how_to_authenticate(sources: &[Source]) -> String {
     let listed = |source: &Source| match source {
         Source::Attribute(name) => Some(attributes::header_name(name).unwrap_or(name).to_owned()),
         Source::Query(name) => Some(format!("query:{name}")),
         Source::Cookie(name) => Some(format!("cookie:{name}")),
+        Source::Host => Some(attributes::HOST.to_owned()),
         _ => None,
     };
     let Some(listed) = sources.iter().map(listed).collect::<Option<Vec<_>>>() else {

@@ -1,16 +1,20 @@
 //! Lints about ledgers: accounts that nobody authenticates, consumption that is not recorded or not limited, and a commit for each
 //! read request.
 
+use std::slice;
+
 use smol_str::SmolStr;
 use tidegate::{LedgerMode, Limit, RuleMode};
 
 use super::anonymous::counts_unauthenticated;
 use super::failure_policy::{UncountedRequests, uncounted_requests};
+use super::identity::how_to_authenticate;
 use crate::compile::{CompiledFile, CompiledRule, PlanLimits};
 use crate::condition::{Condition, is_method};
 use crate::cost::Cost;
 use crate::path::{PathPattern, Segment};
 use crate::problem::Problem;
+use crate::request_matcher::TenantUse;
 use crate::source_file::Span;
 
 pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule, lints: &mut Vec<Problem>) {
@@ -29,6 +33,7 @@ pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule, lints: &mut Vec<Pro
         lints.push(Problem::warning("ledger-in-shadow", message, ledger.span.clone()).with_help(help));
         return;
     }
+    lints.extend(account_without_tenant(file, rule));
     lints.extend(fails_open(rule));
     if ledger.mode == LedgerMode::Sync {
         lints.extend(commits_reads(rule, &ledger.span));
@@ -46,6 +51,27 @@ fn forgotten_ledger(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem>
     );
     let help = "write `ledger: sync` or `ledger: async`; or `ledger: none` if it is meant";
     Some(Problem::warning("quota-without-ledger", message, span.clone()).with_help(help))
+}
+
+/// An account that begins anew, because the tenant that was part of its key, or selected its plan, counts only if it is authenticated.
+fn account_without_tenant(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
+    let (tenant, scope) = (&file.matcher.tenant, &file.matcher.scope);
+    let ignored = tenant.sources.iter().position(|source| !scope.sources.contains(source))?;
+    let kind = &tenant.kinds[ignored];
+    let effect = match rule.matcher.tenant {
+        TenantUse::Scope => "would no longer be one for each tenant: every account would begin anew",
+        _ if rule.plans.is_empty() || file.matcher.plan_of_tenant.is_empty() => return None,
+        _ => "would no longer have the amounts of `tenants`",
+    };
+    let message = format!("nobody authenticates the tenant from `{kind}`, so this quota {effect}");
+    let how = how_to_authenticate(slice::from_ref(&tenant.sources[ignored]));
+    let help = match rule.matcher.tenant {
+        TenantUse::Scope => {
+            format!("{how}, and accounts stay as they are; or write `scope: global`, and they begin anew")
+        }
+        _ => format!("{how}; or remove the plans of this rule"),
+    };
+    Some(Problem::error("ledger-without-tenant", message, rule.per_span.clone()).with_help(help))
 }
 
 /// Requests that pass while the store fails, however much of the quota is left.

@@ -9,7 +9,6 @@ use super::failure_policy;
 use crate::compile::{CompiledFile, CompiledRule};
 use crate::condition::Condition;
 use crate::cost::Cost;
-use crate::identity::Identity;
 use crate::path::{PathPattern, Segment};
 use crate::problem::Problem;
 use crate::request_matcher::{RuleMatcher, TenantUse};
@@ -143,10 +142,8 @@ fn same_cost(a: &Cost, b: &Cost) -> bool {
 
 /// Whether each subject of `fine` lies within one subject of `coarse`.
 fn counts_together(coarse: &RuleMatcher, fine: &RuleMatcher) -> bool {
-    let same =
-        |a: &Identity, b: &Identity| a.application_attribute == b.application_attribute && a.sources == b.sources;
     (coarse.tenant == TenantUse::No || coarse.tenant == fine.tenant)
-        && coarse.per.iter().all(|one| fine.per.iter().any(|other| same(one, other)))
+        && coarse.per.iter().all(|one| fine.per.iter().any(|other| one.covers(other)))
 }
 
 /// Whether each limit of `rule` has a stricter one in every plan.

@@ -13,7 +13,8 @@ pub(crate) type SourcesSpec = OneOrMany<Spanned<String>>;
 
 /// Who the client, the user and the tenant are. Further names may be given, for `per` to use. A source is `ip`,
 /// `net:24/56`, `header:NAME`, `query:NAME`, `cookie:NAME`, `claim:NAME`, `body:FIELD`, `attr:NAME`, `path`, `host`,
-/// `method`, `action` or `const:TEXT`.
+/// `method`, `action` or `const:TEXT`, with any of the normal forms `trim`, `lower`, `nfkc`, `email` and `credentials` behind it
+/// (`body:account | trim | lower`), or `exact`.
 #[derive(Debug, Default, JsonSchema)]
 #[schemars(rename = "Identify")]
 pub(crate) struct IdentifySpec {

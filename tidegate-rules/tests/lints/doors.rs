@@ -86,7 +86,8 @@ fn a_plan_that_a_tenant_or_the_default_gives_can_be_matched() {
         file(&text).door_gaps(FrontDoor::Gateway).iter().map(tidegate_rules::DoorGap::effect).collect::<Vec<_>>()
     };
     assert_eq!(plans("", "", "pro"), [GapEffect::NeverApplies], "no tenant is known");
-    assert_eq!(plans("tenant: header:x-tenant", "", "pro"), []);
+    assert_eq!(plans("tenant: header:x-tenant, authenticated: x-tenant", "", "pro"), []);
+    assert_eq!(plans("tenant: header:x-tenant", "", "pro"), [GapEffect::NeverApplies], "nobody authenticates it");
     assert_eq!(plans("", "default_plan: free", "free"), []);
     assert_eq!(plans("", "default_plan: free", "pro"), [GapEffect::NeverApplies]);
     assert_eq!(plans("plan: header:x-plan", "", "pro"), []);

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const IDENTITY: [Case; 27] = [
+pub(super) const IDENTITY: [Case; 30] = [
     case(
         "trust-everyone",
         Severity::Warning,
@@ -178,4 +178,25 @@ pub(super) const IDENTITY: [Case; 27] = [
     ),
     case("repeated-values", Severity::Warning, (2, 23), "identify: { repeated: last }", ("last", "reject")),
     case("unused-identity", Severity::Warning, (2, 13), "identify: { tennant: attr:org }", ("tennant", "tenant")),
+    case(
+        "credential-spellings",
+        Severity::Warning,
+        (2, 21),
+        "identify: { client: header:x-forwarded-authorization, authenticated: x-forwarded-authorization }\nrules:\n- { id: a, per: client, sliding_log: { limit: 5, window: 10m } }",
+        ("authorization,", "authorization | credentials,"),
+    ),
+    case(
+        "credential-spellings",
+        Severity::Warning,
+        (4, 18),
+        "identify: { authenticated: cookie }\nrules:\n- { id: a, per: [header:cookie], sliding_log: { limit: 5, window: 10m } }",
+        ("header:cookie", "cookie:session"),
+    ),
+    case(
+        "unauthenticated-tenant",
+        Severity::Warning,
+        (2, 21),
+        "identify: { tenant: host }",
+        ("}", ", authenticated: host }"),
+    ),
 ];

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const LEDGER: [Case; 15] = [
+pub(super) const LEDGER: [Case; 16] = [
     case(
         "quota-without-ledger",
         Severity::Warning,
@@ -114,5 +114,12 @@ pub(super) const LEDGER: [Case; 15] = [
         "plans: { pro: { a: { token_bucket: { capacity: 5, refill: 5/s } } } }\ntenants: { acme: pro }\n\
          rules:\n- { id: a, per: [tenant], quota: { amount: 5, period: day, ledger: async } }",
         ("token_bucket: { capacity: 5, refill: 5/s }", "quota: { amount: 9, period: day }"),
+    ),
+    case(
+        "ledger-without-tenant",
+        Severity::Error,
+        (4, 17),
+        "identify: { client: header:x-api-key, tenant: header:x-tenant-id, authenticated: [x-api-key] }\nrules:\n- { id: a, per: [client], quota: { amount: 5, period: day, ledger: async } }",
+        ("[x-api-key]", "[x-api-key, x-tenant-id]"),
     ),
 ];

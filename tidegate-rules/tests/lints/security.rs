@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const SECURITY: [Case; 14] = [
+pub(super) const SECURITY: [Case; 17] = [
     case(
         "looks-like-security",
         Severity::Note,
@@ -107,5 +107,26 @@ pub(super) const SECURITY: [Case; 14] = [
         "rules:\n- { id: a, match: { method: POST, path: /login }, per: [ip], sliding_log: { limit: 5, window: 10m } }\n\
          - { id: b, match: { method: GET, path: /* }, per: attr:account, sliding_log: { limit: 5, window: 10m } }",
         ("GET", "POST"),
+    ),
+    case(
+        "account-spellings",
+        Severity::Note,
+        (3, 43),
+        "rules:\n- { id: a, match: { action: login }, per: attr:account, sliding_log: { limit: 5, window: 10m } }",
+        ("per:", "security: true, per:"),
+    ),
+    case(
+        "account-spellings",
+        Severity::Note,
+        (3, 18),
+        "rules:\n- { id: a, per: [body:phone], security: true, sliding_log: { limit: 5, window: 10m } }",
+        ("body:phone", "body:phone | nfkc"),
+    ),
+    case(
+        "account-spellings",
+        Severity::Note,
+        (3, 22),
+        "rules:\n- { id: a, per: [ip, body:user.email], sliding_log: { limit: 5, window: 10m } }",
+        ("user.email", "user.email | exact"),
     ),
 ];

@@ -31,9 +31,11 @@ pub fn bytes_to_text(bytes: &[u8]) -> Cow<'_, str> {
 ///
 /// let fold = |text: &str| text.chars().flat_map(fold_case).collect::<String>();
 /// assert_eq!(fold("\u{212a}I\u{17f}S"), "kiss");
+/// assert_eq!(fold("STRAẞE"), fold("straße"));
 /// ```
 pub fn fold_case(letter: char) -> impl Iterator<Item = char> {
-    letter.to_uppercase().flat_map(char::to_lowercase)
+    // In lower case first: the capital `ẞ` has no other upper case, and `ß` has `SS`.
+    letter.to_lowercase().flat_map(char::to_uppercase).flat_map(char::to_lowercase)
 }
 
 fn escape(bytes: &[u8]) -> String {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use crate::attributes::{IP, TENANT};
+use crate::attributes::{IP, NormalForms, TENANT};
 use crate::key::{Key, KeyStem};
 use crate::plan::{Check, CountedSubject, Gate, Plan, Role};
-use crate::rule::{PartitionBy, Rule, RuleMode};
+use crate::rule::{PartitionBy, Rule, RuleMode, StatedForms};
 use crate::spi::Subject;
 use crate::subject::SubjectHasher;
-use crate::{Algorithm, Limit, Network, OnFailure, Secret};
+use crate::{Algorithm, Limit, Network, OnFailure, Request, Secret};
 
 /// A rule with everything precomputed that does not depend on the request.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub(super) struct IndexedRule {
     pub(super) gates: Vec<Gate>,
     /// The gates of its plans, by name.
     pub(super) plans: Vec<(SmolStr, Vec<Gate>)>,
+    /// The normal forms of its attributes, for rules without a matcher, which has normal values. Empty if none has any.
+    pub(super) forms: Vec<NormalForms>,
     /// Hashes the subject.
     pub(super) subject: Arc<SubjectHasher>,
     /// The index of the value that decides the partition, and its hasher, if that is the tenant.
@@ -80,6 +82,7 @@ impl IndexedRule {
         Self {
             gates: gates(&rule, "", &rule.limits),
             plans,
+            forms: forms(&rule),
             rule,
             subject,
             tenant: tenant.map(|index| (index, hashers.hasher(&[TENANT.into()]))),
@@ -87,6 +90,15 @@ impl IndexedRule {
             address,
             fixed_tag,
         }
+    }
+
+    /// The attribute of a request that servers read as that of two clients.
+    pub(super) fn ambiguous_attribute(&self, request: &Request<'_>) -> Option<&str> {
+        let mut attributes = self.rule.per.iter().zip(&self.forms);
+        let is_ambiguous = |(name, forms): &(&SmolStr, &NormalForms)| {
+            request.attribute(name).is_some_and(|value| forms.is_ambiguous(value))
+        };
+        attributes.find(is_ambiguous).map(|(name, _)| name.as_str())
     }
 
     /// Adds a check for each limit that applies.
@@ -151,6 +163,16 @@ impl IndexedRule {
     pub(super) fn max_checks(&self) -> usize {
         self.plans.iter().map(|(_, gates)| gates.len()).chain([self.gates.len()]).max().unwrap_or_default()
     }
+}
+
+/// The normal forms of the attributes of a rule; empty if none has any.
+pub(super) fn forms(rule: &Rule) -> Vec<NormalForms> {
+    let forms = |(name, stated): (&SmolStr, &StatedForms)| {
+        let stated = stated.as_ref().ok().cloned().flatten();
+        stated.unwrap_or_else(|| NormalForms::default_for(name, rule.security))
+    };
+    let forms: Vec<NormalForms> = rule.per.iter().zip(&rule.forms).map(forms).collect();
+    if forms.iter().all(NormalForms::is_empty) { Vec::new() } else { forms }
 }
 
 fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use smol_str::SmolStr;
 
+use super::indexed_rule::forms;
 use super::{MAX_NAME_BYTES, RuleError};
 use crate::limit::MAX_AMOUNT;
 use crate::rule::{NamedLimits, Rule};
@@ -21,6 +22,9 @@ pub(super) fn check(
     }
     if !ids.insert(rule.id.clone()) {
         return error("the id is taken; give each rule its own".into());
+    }
+    if let Some(unknown) = rule.forms.iter().find_map(|forms| forms.as_ref().err()) {
+        return error(unknown.to_string());
     }
     for limits in rule.plans.iter().map(|(_, limits)| limits).chain([&rule.limits]) {
         check_names(limits, rule.budget.as_ref()).or_else(error)?;
@@ -60,7 +64,7 @@ pub(super) fn check(
             let other = &first.id;
             return error(format!("it shares budget {budget:?} with rule {other:?}; give both the same ledger"));
         }
-        if !alike || first.per != rule.per || first.partition_by != rule.partition_by {
+        if !alike || first.per != rule.per || forms(first) != forms(rule) || first.partition_by != rule.partition_by {
             let other = &first.id;
             return error(format!(
                 "it shares budget {budget:?} with rule {other:?}; give both the same limits, `per` and tag"

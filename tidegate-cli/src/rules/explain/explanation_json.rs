@@ -11,6 +11,9 @@ use tidegate_server::command::whole_millis;
 pub(super) struct ExplanationJson<'e> {
     client_ip: Option<&'e str>,
     tenant: Option<&'e str>,
+    /// Whether nobody authenticates it, so that it separates no subjects and selects no plan.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    tenant_is_ignored: bool,
     plan: Option<&'e str>,
     /// The claims by which the request is judged.
     claims: Vec<ClaimJson<'e>>,
@@ -116,6 +119,7 @@ impl<'e> ExplanationJson<'e> {
         Self {
             client_ip: explanation.client_ip.as_deref(),
             tenant: explanation.tenant.as_deref(),
+            tenant_is_ignored: explanation.tenant_is_ignored,
             plan: Some(explanation.plan.as_str()).filter(|plan| !plan.is_empty()),
             claims: explanation.claims.iter().map(ClaimJson::new).collect(),
             path_readings: &explanation.path_readings,
