@@ -20,7 +20,7 @@ const MAX_COMPARED_CHARS: usize = 64;
 
 impl RuleFile {
     /// Says which rule is nearest to `request`, in a sentence without anything of the request. `None` if a rule matches it, or an exemption
-    /// applies.
+    /// from all rules applies.
     pub fn no_rule(&self, request: &Request<'_>) -> Option<String> {
         let readings = request.attribute(PATH).map(|path| self.rules().path_readings(path));
         let paths: Vec<String> = match &readings {
@@ -36,7 +36,8 @@ impl RuleFile {
         let views: Vec<RequestView<'_, '_>> =
             requests.iter().map(|request| RequestView::new(request, &self.matcher)).collect();
         let matches = |view: &RequestView<'_, '_>| {
-            self.matcher.exemption(view).is_some() || self.matcher.rules.iter().any(|rule| rule.condition.matches(view))
+            let is_exempt = self.matcher.exemption_from_all(&self.matcher.exemptions(view)).is_some();
+            is_exempt || self.matcher.rules.iter().any(|rule| rule.condition.matches(view))
         };
         if views.iter().any(matches) {
             return None;
