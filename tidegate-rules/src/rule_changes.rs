@@ -135,7 +135,7 @@ version: 1
                 "identify: { user: header:x-user, trusted_proxies: [10.0.0.0/8] }",
                 ["", "", "", "identify"],
             ),
-            ("version: 1", "version: 1\nhttp: { headers: [ietf] }", ["", "", "", "http"]),
+            ("version: 1", "version: 1\nhttp: { retry_after_ms: false }", ["", "", "", "http"]),
         ] {
             let after = FILE.replace(from, to);
             assert_eq!(named(&changes(FILE, &after)), expected, "{to}");
