@@ -11,6 +11,7 @@ mod invalid_test_files;
 mod lints;
 mod matching;
 mod on_failure;
+mod on_missing;
 mod path_readings;
 mod penalties;
 mod reading;

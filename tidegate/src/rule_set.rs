@@ -212,6 +212,9 @@ impl RuleSet {
             {
                 return Plan::refused(RequestProblem::new(RequestProblemKind::Repeated, name));
             }
+            if let Some(name) = indexed.rule.missing_value(request) {
+                return Plan::refused(RequestProblem::new(RequestProblemKind::Missing, name));
+            }
             let values = indexed.rule.per.iter().map(|name| request.attribute(name));
             let plan_name = if indexed.plans.is_empty() { "" } else { request.attribute(PLAN).unwrap_or_default() };
             let cost = indexed.rule.cost.unwrap_or(request.cost());
