@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
-use tidegate::{Request, RequestProblem, RequestProblemKind, UsageKind, attributes};
+use tidegate::{OnMissing, Request, RequestProblem, RequestProblemKind, UsageKind, attributes};
 
 use crate::condition::Condition;
 use crate::cost::Cost;
@@ -65,6 +65,7 @@ pub(crate) struct RuleMatcher {
     /// The tokens of a language model that are the actual cost.
     pub(crate) usage: Option<UsageKind>,
     pub(crate) on_failure: FailurePolicy,
+    pub(crate) on_missing: OnMissing,
     pub(crate) is_shadow: bool,
 }
 
@@ -194,6 +195,31 @@ impl RuleMatcher {
         RuleSubject { tenant, identities, anonymous, address }
     }
 
+    /// The parts of the subject that a request lacks, named as in `per`.
+    pub(crate) fn missing_parts<'r>(&'r self, subject: &'r RuleSubject<'_>) -> impl Iterator<Item = &'r str> {
+        let tenant = self.tenant == TenantUse::Subject && subject.tenant.is_none();
+        let parts = self.per.iter().zip(&subject.identities).filter(|(_, value)| value.is_none());
+        tenant.then_some(attributes::TENANT).into_iter().chain(parts.map(|(identity, _)| identity.name.as_str()))
+    }
+
+    /// The first part that a request lacks, if the rule refuses the request then. A plan identifies nobody, and a part that comes from the
+    /// body is not missing before the body is read.
+    fn refused_part<'r>(&'r self, subject: &'r RuleSubject<'_>, view: &RequestView<'_, '_>) -> Option<&'r str> {
+        if self.on_missing != OnMissing::Error || self.is_shadow {
+            return None;
+        }
+        let may_follow = |identity: &Identity| {
+            view.request.attribute(attributes::BODY).is_none()
+                && identity.sources.iter().any(|source| matches!(source, Source::Body(_)))
+        };
+        let part = |name: &str| match name {
+            attributes::TENANT => Some(&view.matcher.tenant),
+            name => self.per.iter().find(|identity| identity.name == name),
+        };
+        let mut missing = self.missing_parts(subject).filter(|name| *name != attributes::PLAN);
+        missing.find(|name| !part(name).is_some_and(may_follow))
+    }
+
     /// Whether no part of the subject is authenticated. Parts that identify nobody, such as a path, do not count.
     fn is_anonymous(
         &self,
@@ -297,6 +323,9 @@ impl Matcher for RequestMatcher {
         for index in candidates {
             let rule = &self.rules[index as usize];
             let subject = rule.subject(&view);
+            if let Some(name) = rule.refused_part(&subject, &view) {
+                view.refuse(RequestProblemKind::Missing, name);
+            }
             let cost = rule.cost.units(&view, self);
             if rule.usage.is_some() {
                 view.need_body();

@@ -104,12 +104,7 @@ impl RuleFile {
 }
 
 fn status(rule: &RuleMatcher, subject: &RuleSubject<'_>, lacks_tenant: bool) -> SubjectStatus {
-    let mut missing = Vec::new();
-    if rule.tenant == TenantUse::Subject && subject.tenant.is_none() {
-        missing.push("tenant".to_owned());
-    }
-    let parts = || rule.per.iter().zip(&subject.identities);
-    missing.extend(parts().filter(|(_, value)| value.is_none()).map(|(identity, _)| identity.name.to_string()));
+    let missing: Vec<String> = rule.missing_parts(subject).map(str::to_owned).collect();
     let identifies =
         |value: &crate::identity::IdentityValue<'_>| value.provenance != Provenance::NoIdentity && value.kind != "plan";
     if !missing.is_empty() {

@@ -118,6 +118,9 @@ pub(crate) struct RuleSpec {
     /// What happens while the store fails: a policy (`local`, `share`, `closed`, `degraded`, `open`), `{ static: 100/s }`, or a table
     /// by method or route. If missing, `closed` for a rule with a ledger and `local` for others.
     pub(crate) on_failure: Option<Spanned<OnFailureSpec>>,
+    /// What happens to a request without a value that the rule counts by: `error`, it is refused as one that cannot be judged, or `shared`, all
+    /// such requests are one subject. If missing, `error` for a rule with a ledger and `shared` for others.
+    pub(crate) on_missing: Option<Spanned<OnMissingSpec>>,
     /// What happens while an instance is overloaded, because too many requests wait for the store. `policy` if missing.
     pub(crate) on_overload: Option<Spanned<OnOverloadSpec>>,
     /// Whether an instance may deny a subject by itself for up to a second after the store denied it. True if missing.
@@ -138,6 +141,17 @@ pub(crate) struct RuleSpec {
     /// The same for a field at any depth.
     #[serde(skip)]
     pub(crate) damaged_inside: bool,
+}
+
+/// What happens to a request without a value that a rule counts by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "OnMissing")]
+pub(crate) enum OnMissingSpec {
+    /// It is refused as a request that cannot be judged.
+    Error,
+    /// All such requests are one subject.
+    Shared,
 }
 
 /// Which requests match. Every given field must match; of a list, one entry must.

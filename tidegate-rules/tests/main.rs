@@ -12,6 +12,7 @@ mod lints;
 mod matching;
 mod normal_forms;
 mod on_failure;
+mod on_missing;
 mod path_readings;
 mod penalties;
 mod reading;

@@ -24,7 +24,7 @@
 //! | for | see |
 //! |---|---|
 //! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`Receipt`], [`Lease`], [`HeldLeases`], [`AcquireOutcome`] |
-//! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`OnOverload`], [`AnonymousBounds`], [`PartitionBy`] |
+//! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`OnOverload`], [`OnMissing`], [`AnonymousBounds`], [`PartitionBy`] |
 //! | quotas that touch money | [`LedgerMode`], [`Rule::with_ledger`]; the crate `tidegate-ledger` |
 //! | limits | [`Limit`], [`Rate`], [`Window`], [`Periods`], [`Algorithm`] |
 //! | where limits are kept | [`MemoryStore`], or `RedisStore` of the crate `tidegate-redis`; [`Secret`], [`StoreError`] |
@@ -108,7 +108,7 @@ pub use receipt::Receipt;
 pub use request::Request;
 pub use request_problem::{RequestProblem, RequestProblemKind};
 pub use reservation::{OutstandingReservations, Reservation, ReservationError};
-pub use rule::{AnonymousBounds, PartitionBy, Rule, RuleMode};
+pub use rule::{AnonymousBounds, OnMissing, PartitionBy, Rule, RuleMode};
 pub use rule_set::{RuleError, RuleSet};
 pub use store::{StoreError, StoreErrorKind};
 pub use subject::Secret;

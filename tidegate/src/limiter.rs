@@ -257,9 +257,13 @@ impl<S: Store> Limiter<S> {
         self.adjust(&receipt.settlements(&self.rules, actual)).await
     }
 
-    /// Consumes the cost of `request` without a decision. It is never refused, and consumes at most what is left.
+    /// Consumes the cost of `request` without a decision. It is never denied, and consumes at most what is left. A request that
+    /// [cannot be judged](crate::RequestProblem) is an error, and charges nobody.
     pub async fn charge(&self, request: &Request<'_>) -> Result<(), StoreError> {
         let plan = self.plan(request);
+        if let Some(problem) = plan.problem() {
+            return Err(StoreError::new(StoreErrorKind::Unexpected, problem.to_string()));
+        }
         let charges: Vec<Adjustment<'_>> = plan.checks().iter().map(Adjustment::charge).collect();
         self.adjust(&charges).await
     }

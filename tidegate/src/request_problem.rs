@@ -7,7 +7,8 @@ use smol_str::SmolStr;
 
 use crate::attributes::{PATH, PathError};
 
-/// Why a request cannot be judged: a value that rules read has more than one reading, or is too long to be read.
+/// Why a request cannot be judged: a value that rules read has more than one reading, is too long to be read, or is missing where it must
+/// not be.
 ///
 /// Such a request is denied with [`Decision::problem`](crate::Decision::problem). It consumes nothing. Whatever it would count as, the
 /// service behind the limits could read it as something else.
@@ -31,6 +32,8 @@ pub enum RequestProblemKind {
     TooLong,
     /// The path is refused.
     Path(PathError),
+    /// The value is missing, and a rule that [refuses](crate::OnMissing::Error) such requests counts by it.
+    Missing,
 }
 
 impl RequestProblem {
@@ -76,6 +79,7 @@ impl fmt::Display for RequestProblem {
             }
             RequestProblemKind::TooLong => write!(f, "The `{source}` of the request is too long to be read."),
             RequestProblemKind::Path(error) => error.fmt(f),
+            RequestProblemKind::Missing => write!(f, "The request has no `{source}`, by which it is counted. Send it."),
         }
     }
 }
@@ -101,6 +105,7 @@ mod tests {
             (RequestProblemKind::TooLong, "header:authorization", 431),
             (RequestProblemKind::TooLong, "body", 413),
             (RequestProblemKind::Path(PathError::TooManyReadings), "path", 400),
+            (RequestProblemKind::Missing, "tenant", 400),
         ] {
             let problem = RequestProblem::new(kind, source);
             assert_eq!((problem.kind(), problem.source(), problem.status()), (kind, source, status));

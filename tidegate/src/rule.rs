@@ -25,6 +25,17 @@ pub enum RuleMode {
     Shadow,
 }
 
+/// What happens to a request without a value that a rule counts by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnMissing {
+    /// All such requests are one subject. It is never exempt.
+    #[default]
+    Shared,
+    /// The request cannot be judged, and is refused with a [`RequestProblem`](crate::RequestProblem). A rule in shadow mode refuses none.
+    Error,
+}
+
 /// What decides the partition of a rule's keys, and so their slot in a cluster. Checks of one request whose keys are in one slot are
 /// decided in one step.
 ///
@@ -84,6 +95,7 @@ pub struct Rule {
     pub(crate) usage: Option<UsageKind>,
     pub(crate) ledger: Option<LedgerMode>,
     pub(crate) ledger_names: bool,
+    pub(crate) on_missing: OnMissing,
 }
 
 /// The limits of a rule, by name.
@@ -125,6 +137,7 @@ impl Rule {
             cost_header: None,
             usage: None,
             ledger: None,
+            on_missing: OnMissing::default(),
             ledger_names: false,
         }
     }
@@ -298,10 +311,17 @@ impl Rule {
         self
     }
 
-    /// Records what the quotas of the rule consume in a ledger. While the store fails, the rule is [closed](OnFailure::Closed) unless
-    /// [`with_on_failure`](Self::with_on_failure) is called after this.
+    /// Records what the quotas of the rule consume in a ledger. While the store fails, the rule is [closed](OnFailure::Closed), and a request
+    /// without a value that it counts by is an [error](OnMissing::Error): nobody would pay for it. To change that, call
+    /// [`with_on_failure`](Self::with_on_failure) and [`with_on_missing`](Self::with_on_missing) after this.
     pub fn with_ledger(mut self, ledger: LedgerMode) -> Self {
-        (self.ledger, self.on_failure) = (Some(ledger), OnFailure::Closed);
+        (self.ledger, self.on_failure, self.on_missing) = (Some(ledger), OnFailure::Closed, OnMissing::Error);
+        self
+    }
+
+    /// Sets what happens to a request without a value that the rule counts by.
+    pub fn with_on_missing(mut self, on_missing: OnMissing) -> Self {
+        self.on_missing = on_missing;
         self
     }
 

@@ -213,6 +213,9 @@ impl RuleSet {
             {
                 return Plan::refused(RequestProblem::new(RequestProblemKind::Repeated, name));
             }
+            if let Some(name) = indexed.rule.missing_value(request) {
+                return Plan::refused(RequestProblem::new(RequestProblemKind::Missing, name));
+            }
             let values = indexed.rule.per.iter().map(|name| request.attribute(name));
             if indexed.forms.is_empty() {
                 self.add_checks(&mut plan, indexed, request, values);

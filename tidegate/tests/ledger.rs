@@ -1,6 +1,7 @@
 //! Quotas with a ledger on the memory store: every change is recorded once, and nothing is admitted that is not recorded.
 
 mod histories;
+mod missing_subjects;
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,7 @@
 //! A server with a ledger in SQLite: start-up checks, what survives its death, usage, corrections, reconciliation.
 
 mod administration;
+mod nameless;
 mod ownership;
 mod unrecorded;
 

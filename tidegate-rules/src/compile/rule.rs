@@ -5,7 +5,9 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 use tidegate::attributes::NormalForms;
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
-use tidegate::{AnonymousBounds, Limit, OnFailure, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind};
+use tidegate::{
+    AnonymousBounds, Limit, OnFailure, OnMissing, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind,
+};
 
 use super::front_ends::FrontEnds;
 use super::ledger::{CompiledLedger, LedgerFields, unrecorded_quota};
@@ -14,7 +16,7 @@ use crate::cost::Cost;
 use crate::identity::Identity;
 use crate::read::Spanned;
 use crate::request_matcher::{RuleMatcher, TenantUse};
-use crate::schema_types::{self, ModeSpec, OnOverloadSpec, PolicyName, ScopeSpec, UsageSpec};
+use crate::schema_types::{self, ModeSpec, OnMissingSpec, OnOverloadSpec, PolicyName, ScopeSpec, UsageSpec};
 use crate::source_file::Span;
 use crate::suggest::nearest;
 
@@ -95,6 +97,7 @@ impl CompiledRule {
             .with_partition_by(self.tag.clone())
             .with_on_failure(self.matcher.on_failure.otherwise)
             .with_on_overload(self.on_overload)
+            .with_on_missing(self.matcher.on_missing)
             .with_denial_cache(self.denial_cache)
             .with_max_subjects(self.max_subjects);
         for PlanLimits { plan, limits, .. } in &self.plans {
@@ -191,6 +194,7 @@ impl Compiler<'_> {
                 cost: cost?,
                 usage: usage(spec),
                 on_failure: policy.policy,
+                on_missing: on_missing(spec, ledger.is_some()),
                 is_shadow: mode == RuleMode::Shadow,
             },
             limits: limits?,
@@ -324,6 +328,15 @@ impl Compiler<'_> {
 /// A text of `per` without its normal forms.
 fn without_forms(text: &str) -> &str {
     text.split('|').next().unwrap_or_default().trim()
+}
+
+fn on_missing(spec: &schema_types::RuleSpec, has_ledger: bool) -> OnMissing {
+    match spec.on_missing.as_ref().map(|at| at.value) {
+        Some(OnMissingSpec::Error) => OnMissing::Error,
+        // An account of nobody is not paid.
+        None if has_ledger => OnMissing::Error,
+        Some(OnMissingSpec::Shared) | None => OnMissing::Shared,
+    }
 }
 
 /// The positions of the limits, in order.

@@ -2,8 +2,9 @@
 
 use smol_str::SmolStr;
 
-use super::{AnonymousBounds, PartitionBy, Rule, RuleMode};
-use crate::{LedgerMode, Limit, OnFailure, OnOverload, Penalty, UsageKind};
+use super::{AnonymousBounds, OnMissing, PartitionBy, Rule, RuleMode};
+use crate::attributes::PLAN;
+use crate::{LedgerMode, Limit, OnFailure, OnOverload, Penalty, Request, UsageKind};
 
 /// Getters
 impl Rule {
@@ -110,6 +111,18 @@ impl Rule {
     /// Whether the ledger keeps the names of tenants.
     pub const fn ledger_names(&self) -> bool {
         self.ledger_names
+    }
+
+    /// What happens to a request without a value that the rule counts by.
+    pub const fn on_missing(&self) -> OnMissing {
+        self.on_missing
+    }
+
+    /// The first value that the rule counts by and that `request` lacks, if the rule refuses the request then. A plan identifies nobody.
+    pub(crate) fn missing_value(&self, request: &Request<'_>) -> Option<&str> {
+        let refuses = self.on_missing == OnMissing::Error && self.mode != RuleMode::Shadow;
+        let is_missing = |name: &&str| *name != PLAN && request.attribute(name).is_none_or(str::is_empty);
+        if refuses { self.per().find(is_missing) } else { None }
     }
 
     /// The mode.
