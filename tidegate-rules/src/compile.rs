@@ -94,7 +94,8 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     let (identity_config, identities, identify) = compiler.identify(&file.identify);
     compiler.plans = plan_names(file);
     let header_policy = compiler.header_policy(&file.http);
-    let (exempt, exempt_rules): (Vec<_>, _) = file.exempt.iter().map(|at| compiler.exemption(at, file)).unzip();
+    let (mut exempt, exempt_rules): (Vec<_>, Vec<_>) =
+        file.exempt.iter().map(|at| compiler.exemption(at, file)).unzip();
     let named = |name: &str| identities.iter().find(|identity| identity.name == name).cloned();
     let (tenant, plan) = (named("tenant").unwrap_or_else(identify::attribute("tenant")), {
         named("plan").unwrap_or_else(identify::attribute("plan"))
@@ -106,7 +107,12 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     compiler.check_budgets(&rules);
     compiler.check_budget_ledgers(&rules);
     compiler.share_static_limits(&mut rules);
-    let plan_of_tenant = compiler.tenants(file);
+    let plan_of_tenant = compiler.tenants(file, &tenant);
+    // The file names tenants in any spelling, as requests do.
+    let conditions = rules.iter_mut().map(|rule| &mut *rule.matcher.condition).chain(&mut exempt);
+    for name in conditions.flat_map(|condition| &mut condition.tenants) {
+        *name = tenant.normal_name(name);
+    }
     let max_body_bytes = compiler.max_body_bytes(file, &rules);
     let mut rule_matchers: Vec<_> =
         rules.iter().filter(|rule| !rule.is_disabled()).map(|rule| rule.matcher.clone()).collect();
@@ -318,7 +324,8 @@ impl Compiler<'_> {
         }
     }
 
-    fn tenants(&mut self, file: &schema_types::RuleFileSpec) -> HashMap<SmolStr, SmolStr> {
+    /// The plan of each tenant.
+    fn tenants(&mut self, file: &schema_types::RuleFileSpec, identity: &Identity) -> HashMap<SmolStr, SmolStr> {
         let plan_names: HashSet<&str> = file.plans.keys().map(String::as_str).collect();
         let is_matched = |name: &str| {
             let matches_plan = |rule: &Spanned<schema_types::RuleSpec>| {
@@ -332,7 +339,15 @@ impl Compiler<'_> {
                 self.error("unknown-plan", &plan.span, message).set_help(suggest(plan, plan_names.iter().copied()));
             }
         }
-        let entry = |(tenant, plan): (&String, &Spanned<String>)| (SmolStr::new(tenant), SmolStr::new(&plan.value));
-        file.tenants.iter().map(entry).collect()
+        let mut plans: HashMap<SmolStr, SmolStr> = HashMap::new();
+        for (name, plan) in &file.tenants {
+            let other = plans.insert(identity.normal_name(name), SmolStr::new(&plan.value));
+            if other.is_some_and(|other| other != plan.as_str()) {
+                let message = format!("`{name}` has another plan in another spelling");
+                self.error("normal-form", &plan.span, message)
+                    .set_help("name each tenant once: they are compared in their normal form");
+            }
+        }
+        plans
     }
 }

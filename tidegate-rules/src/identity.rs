@@ -131,14 +131,16 @@ impl Identity {
 
     /// The same without the sources by which a client can choose its tenant.
     pub(crate) fn authenticated_only(&self, authenticated: &AuthenticatedNames) -> Self {
-        let mut kept = self.clone();
-        let is_kept: Vec<bool> = self.sources.iter().map(|source| authenticated.authenticates_tenant(source)).collect();
-        retain(&mut kept.sources, &is_kept);
-        retain(&mut kept.kinds, &is_kept);
-        retain(&mut kept.provenances, &is_kept);
-        retain(&mut kept.forms, &is_kept);
-        retain(&mut kept.states_forms, &is_kept);
-        kept
+        let is_kept = |index: &usize| authenticated.authenticates_tenant(&self.sources[*index]);
+        let kept: Vec<usize> = (0..self.sources.len()).filter(is_kept).collect();
+        Self {
+            sources: kept.iter().map(|index| self.sources[*index].clone()).collect(),
+            kinds: kept.iter().map(|index| self.kinds[*index].clone()).collect(),
+            provenances: kept.iter().map(|index| self.provenances[*index]).collect(),
+            forms: kept.iter().map(|index| self.forms[*index].clone()).collect(),
+            states_forms: kept.iter().map(|index| self.states_forms[*index]).collect(),
+            ..self.clone()
+        }
     }
 
     /// The same with further normal forms for every value.
@@ -220,6 +222,11 @@ impl Identity {
     fn application_value<'q>(&self, view: &RequestView<'_, 'q>) -> Option<Cow<'q, str>> {
         let value = non_empty(view.request.attribute(self.application_attribute.as_ref()?)?)?;
         Some(self.application_forms.apply(value.into())).filter(|value| !value.is_empty())
+    }
+
+    /// A value that the file names, in the normal form of the first source.
+    pub(crate) fn normal_name(&self, name: &str) -> SmolStr {
+        SmolStr::new(self.application_forms.apply(name.into()))
     }
 
     /// The claim that the value comes from, if it comes from one.
@@ -365,12 +372,6 @@ impl IdentityConfig {
         let peer = ip::parse(view.request.attribute(attributes::IP)?);
         forwarded::client_ip(peer, view.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
     }
-}
-
-/// Removes the values that are not kept.
-fn retain<T>(values: &mut Vec<T>, is_kept: &[bool]) {
-    let mut is_kept = is_kept.iter();
-    values.retain(|_| is_kept.next().is_none_or(|is_kept| *is_kept));
 }
 
 /// The values in their normal forms, each once; `None` if there is none that is not empty.

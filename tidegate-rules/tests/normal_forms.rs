@@ -99,6 +99,32 @@ fn the_value_that_the_application_sets_has_the_forms_of_the_first_source() {
     assert!(is_one(&file("tenant: header:x-tenant | lower", "per: [tenant]"), "tenant", &names));
 }
 
+/// `Acme` in the file would be nobody.
+#[test]
+fn tenants_that_the_file_names_have_the_normal_form_of_tenants() {
+    let parse = |tenants: &str| {
+        let text = format!(
+            "version: 1\nidentify: {{ tenant: header:x-tenant | lower, authenticated: x-tenant }}\n\
+             plans: {{ pro: {{ r: {{ sliding_log: {{ limit: 50, window: 10m }} }} }}, free: {{ r: {{ sliding_log: {{ limit: 1, window: 10m }} }} }} }}\n\
+             tenants: {{ {tenants} }}\nexempt: [{{ tenant: Blue }}]\n\
+             rules:\n- {{ id: r, match: {{ tenant: [ACME, BLUE] }}, per: [tenant], sliding_log: {{ limit: 5, window: 10m }} }}\n"
+        );
+        RuleFile::parse("rules.yaml", &text).map_err(|report| report.to_string())
+    };
+    let file = parse("Acme: pro").unwrap();
+    let plans = |tenant| {
+        let request = Request::new("").with_attribute("header:x-tenant", tenant);
+        let plan = file.rules().resolve(&request);
+        plan.checks().iter().map(|check| check.gate().plan().to_owned()).collect::<Vec<_>>()
+    };
+    for tenant in ["acme", "Acme", "ACME"] {
+        assert_eq!(plans(tenant), ["pro"], "{tenant}");
+    }
+    assert!(plans("blue").is_empty() && plans("red").is_empty());
+    let report = parse("Acme: pro, ACME: free").unwrap_err();
+    assert!(report.contains("has another plan in another spelling"), "{report}");
+}
+
 /// Regression: behind nginx, `basic`, `BASIC` and `bAsIc` with one, two and three spaces were different clients.
 #[test]
 fn credentials_are_one_subject_in_all_spellings() {

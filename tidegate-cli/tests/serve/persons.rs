@@ -56,6 +56,14 @@ fn neither_a_tenant_that_nobody_authenticates_nor_a_spelling_multiplies_a_limit(
     };
     assert_eq!((set("blue"), set("acme")), (5, 6));
 
+    // An operator finds the bucket in any spelling.
+    let customer =
+        r#"{"rule":"login","request":{"body":"{\"account\":\"ZED@x.io\"}","headers":{"x-tenant-id":"new"}}}"#;
+    let (status, shown) = ask_with(&server.admin, "POST", "/v1/subjects/show", &[], customer);
+    assert_eq!(status, 200, "{shown}");
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["buckets"][0]["remaining"], 0, "{shown}");
+
     let log = server.stop_and_read_log().concat();
     assert!(log.contains("warning[unauthenticated-tenant]: a client can send any `header:x-tenant-id`"), "{log}");
     assert!(log.contains("it separates no subjects, and selects no plan through `tenants`"), "{log}");

@@ -43,6 +43,26 @@ async fn descriptor_entries_are_matched_as_attributes() {
     assert_eq!(client.summary(hit("elsewhere", &[&[("remote_address", "203.0.113.9")]])).await, "OK: OK 0");
 }
 
+/// An entry `tenant` is what the configuration of Envoy sets; a header is what the client sends.
+#[tokio::test]
+async fn spellings_and_tenants_that_nobody_authenticates_multiply_no_limit_of_a_descriptor() {
+    let rules = "
+version: 1
+identify: { client: header:authorization, tenant: header:x-tenant-id, authenticated: [authorization] }
+rules:
+  - { id: edge, per: [client], fixed_window: { limit: 9, window: 1m }, on_failure: open }
+";
+    let mut client = EnvoyClient::with_rules(rules).await;
+    let spellings = ["Basic emVkOnA=", "basic  emVkOnB=", "BASIC\temVkOnA"];
+    for (index, (spelling, tenant)) in spellings.into_iter().zip(["acme", "blue", "red"]).enumerate() {
+        let entries = [("header:authorization", spelling), ("header:x-tenant-id", tenant)];
+        let summary = client.summary(hit("edge", &[&entries])).await;
+        assert_eq!(summary, format!("OK: OK {}/9 MINUTE edge 40s", 8 - index), "{spelling}");
+    }
+    let set = [("header:authorization", spellings[0]), ("tenant", "acme")];
+    assert_eq!(client.summary(hit("edge", &[&set])).await, "OK: OK 8/9 MINUTE edge 40s");
+}
+
 #[tokio::test]
 async fn a_denied_request_consumes_nothing_and_has_headers_and_a_body() {
     let mut client = EnvoyClient::with_rules(RULES).await;
