@@ -101,6 +101,20 @@ async fn a_path_counts_under_every_reading() {
     assert_eq!(client.summary(both).await, "OVER_LIMIT: OK 0, OK 0");
 }
 
+/// An error would let the request pass where Envoy is configured so.
+#[tokio::test]
+async fn a_descriptor_without_what_a_rule_must_count_by_is_over_the_limit_and_counts_nobody() {
+    let rules = RULES.replace("per: [attr:account]", "per: [attr:account]\n    on_missing: error");
+    let mut client = EnvoyClient::with_rules(&rules).await;
+    let login =
+        |entries: &[(&str, &str)]| hit("edge", &[&[&[("ip", "203.0.113.9"), (":path", "/login")], entries].concat()]);
+    assert_eq!(client.summary(login(&[])).await, "OVER_LIMIT: OK 0");
+    assert_eq!(client.summary(login(&[("account", "")])).await, "OVER_LIMIT: OK 0");
+    assert_eq!(client.summary(login(&[("account", "a7")])).await, "OK: OK 0/1 MINUTE login 40s");
+    let other = hit("edge", &[&[("ip", "203.0.113.9")]]);
+    assert_eq!(client.summary(other).await, "OK: OK 1/3 MINUTE edge 40s", "what was refused counted nowhere");
+}
+
 #[tokio::test]
 async fn a_rule_for_several_descriptors_counts_the_hits_of_each() {
     let mut client = EnvoyClient::with_rules(RULES).await;
