@@ -100,9 +100,9 @@ fn basic_part(decoded: &[u8], parts: CredentialParts) -> Cow<'_, str> {
 /// are skipped, as Python does. At the first `=` after the user name nginx ends, whatever follows. `None` without a colon.
 fn decode_user_and_password(text: &str) -> Option<Vec<u8>> {
     let mut decoded: Vec<u8> = Vec::with_capacity(text.len() / 4 * 3 + 3);
-    let (mut bits, mut count) = (0_u32, 0_u32);
+    let (mut bits, mut count, mut has_colon) = (0_u32, 0_u32, false);
     for byte in text.bytes() {
-        if byte == b'=' && decoded.contains(&b':') {
+        if byte == b'=' && has_colon {
             break;
         }
         let Some(digit) = base64_digit(byte) else { continue };
@@ -110,10 +110,12 @@ fn decode_user_and_password(text: &str) -> Option<Vec<u8>> {
         count += 6;
         if count >= 8 {
             count -= 8;
-            decoded.push((bits >> count & 0xff) as u8);
+            let byte = (bits >> count & 0xff) as u8;
+            has_colon |= byte == b':';
+            decoded.push(byte);
         }
     }
-    decoded.contains(&b':').then_some(decoded)
+    has_colon.then_some(decoded)
 }
 
 const fn base64_digit(byte: u8) -> Option<u8> {
