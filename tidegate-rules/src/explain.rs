@@ -11,6 +11,7 @@ use tidegate::{
 };
 
 use crate::RuleFile;
+use crate::claims::ClaimUse;
 use crate::compile::CompiledRule;
 use crate::condition::ConditionMismatch;
 use crate::describe_limit::{describe_ledger, describe_limit};
@@ -44,19 +45,6 @@ pub struct Explanation {
     pub rules: Vec<RuleExplanation>,
     /// The decisions if the request were repeated from now on.
     pub timeline: Timeline,
-}
-
-/// A claim by which a request is judged. Tidegate reads tokens and does not verify them: a file with claims can be loaded only if it
-/// states, by listing the header of the token below `authenticated`, that the proxy or application in front does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClaimUse {
-    /// The identity that it is the value of, as in `per`: `user`, `tenant`, `claim:sub`.
-    pub identity: String,
-    /// The claim: `claim:sub`.
-    pub claim: String,
-    /// The header with the token, which must be verified before Tidegate reads it.
-    pub header: String,
 }
 
 /// Whether and how one rule applies to the request.

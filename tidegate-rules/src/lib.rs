@@ -68,8 +68,8 @@ mod describe_limit;
 pub use describe_limit::{describe_ledger, describe_limit};
 mod explain;
 pub use explain::{
-    ClaimUse, Explanation, LedgerExplanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation,
-    RuleStatus, SubjectPart,
+    Explanation, LedgerExplanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation, RuleStatus,
+    SubjectPart,
 };
 mod front_door;
 pub use front_door::FrontDoor;
@@ -84,6 +84,7 @@ pub use sample_request::{SampleAttributes, SampleError, SampleRequest};
 mod testing;
 pub use testing::{RuleCoverage, TestFailure, TestOutcome, TestRun, run_tests, test_schema};
 mod claims;
+pub use claims::ClaimUse;
 mod condition;
 mod cost;
 mod expression;

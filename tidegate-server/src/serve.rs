@@ -59,6 +59,7 @@ mod request_limits;
 mod reservations;
 mod unknown_calls;
 
+mod part;
 mod reload;
 use reload::ReloadableFiles;
 pub use reload::stopped as stop_signal;

@@ -152,7 +152,7 @@ fn a_bad_request_names_the_place_and_quotes_no_value() {
         ("{\"path\":\n hunter2}", "line 2, column 2: this is not JSON"),
         (
             r#"{"hunter2":1}"#,
-            "line 1, column 10: unknown field `hunter2`; valid are `method`, `path`, `host`, `headers`, `ip`, `tenant`, `action`, `attributes`, `body`, `size`, `cost`, `peek`, `receipt`, `max_wait_ms`, `idempotency_key`",
+            "line 1, column 10: unknown field `hunter2`; valid are `method`, `path`, `host`, `headers`, `ip`, `tenant`, `action`, `attributes`, `body`, `size`, `cost`, `peek`, `receipt`, `strict`, `max_wait_ms`, `idempotency_key`",
         ),
         (r#"{"cost":-1}"#, "line 1, column 11: `cost`: expected a whole number below 2^53, found a number"),
         (r#"{"cost":"hunter2"}"#, "line 1, column 17: `cost`: expected a number, found text"),

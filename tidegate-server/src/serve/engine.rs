@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rustls::ServerConfig;
@@ -21,6 +21,7 @@ use super::ledger::{LedgerMeans, LedgerSetup, ServerLedger, warn_of_unrecorded};
 use super::metrics::Metrics;
 use super::observers::Observers;
 use super::options::ServeArgs;
+use super::part::{Part, PartErrors};
 use super::receipts::Receipts;
 use super::refusal_log::RefusalLog;
 use super::reservations::ReservationIds;
@@ -57,22 +58,12 @@ pub(crate) struct Engine {
     max_wait: Duration,
     /// For callers that wait, and for the age of leases.
     timer: Arc<dyn Timer>,
-    /// Why the last attempt to read each part failed.
-    part_errors: Mutex<[Option<String>; 4]>,
+    part_errors: PartErrors,
     /// For the addresses that only the operator's own services call.
     tls: Option<Tls>,
     /// For the gateway, which asks for no client certificates.
     gateway_tls: Option<Tls>,
     _probe: StoreProbe,
-}
-
-/// What is read from files, and again when they change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    Rules,
-    Envoy,
-    Certificates,
-    Tokens,
 }
 
 /// The rules in force.
@@ -170,7 +161,7 @@ impl Engine {
             waiting,
             max_wait: arguments.max_wait,
             timer,
-            part_errors: Mutex::default(),
+            part_errors: PartErrors::default(),
             tls: tls(files.clone())?,
             gateway_tls: tls(files.map(|files| TlsFiles { client_ca: None, ..files }))?,
             _probe: probe,
@@ -210,14 +201,9 @@ impl Engine {
         self.tls.iter().chain(&self.gateway_tls).zip(certificates).for_each(|(tls, new)| tls.replace(new));
     }
 
-    /// Stores the reason why a part could not be reloaded, or clears it.
-    pub(crate) fn set_part_error(&self, part: Part, error: Option<String>) {
-        self.part_errors.lock().unwrap_or_else(PoisonError::into_inner)[part as usize] = error;
-    }
-
-    /// Why the last attempt to read a part failed.
-    pub(crate) fn part_error(&self, part: Part) -> Option<String> {
-        self.part_errors.lock().unwrap_or_else(PoisonError::into_inner)[part as usize].clone()
+    /// Why the last attempt to read each part failed.
+    pub(crate) const fn part_errors(&self) -> &PartErrors {
+        &self.part_errors
     }
 
     /// The store, for its status. Decisions go through the limiter.
@@ -359,7 +345,7 @@ impl Engine {
         }
         self.replace_limiter(self.limiter().with_rules(file.rules().clone()));
         *status = RulesStatus::new(status.version + 1, file);
-        self.set_part_error(Part::Rules, None);
+        self.part_errors.set(Part::Rules, None);
         changes
     }
 }
@@ -380,17 +366,6 @@ fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
 
 fn tls(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
     files.map(Tls::load).transpose().map_err(|error| Failure::usage(error.to_string()))
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rules => "rules",
-            Self::Envoy => "Envoy configuration",
-            Self::Certificates => "certificates",
-            Self::Tokens => "admin tokens",
-        })
-    }
 }
 
 impl fmt::Debug for Engine {

@@ -16,8 +16,9 @@ use tidegate_ledger::LedgerErrorKind;
 use tidegate_redis::ServerState;
 use tidegate_rules::RuleFile;
 
-use super::engine::{Engine, Part};
+use super::engine::Engine;
 use super::ledger::{PreparationState, ServerLedger};
+use super::part::Part;
 use crate::duration_text::whole_millis;
 
 pub(crate) fn router() -> Router<Arc<Engine>> {
@@ -41,12 +42,12 @@ pub(crate) async fn readiness(engine: &Engine) -> Value {
         "degraded": !reached,
         "store": { "kind": engine.store_name(), "reached": reached, "instances": store.instances(), "servers": servers },
         "rules": {
-            "source": engine.rules_name(), "version": status.version, "rules": status.rules, "refused": engine.part_error(Part::Rules),
+            "source": engine.rules_name(), "version": status.version, "rules": status.rules, "refused": engine.part_errors().get(Part::Rules),
         },
         "ledger": engine.ledger().map(|ledger| ledger_json(ledger, &engine.rules_in_force().1)),
-        "envoy": { "refused": engine.part_error(Part::Envoy) },
-        "tls": { "refused": engine.part_error(Part::Certificates) },
-        "tokens": { "refused": engine.part_error(Part::Tokens) },
+        "envoy": { "refused": engine.part_errors().get(Part::Envoy) },
+        "tls": { "refused": engine.part_errors().get(Part::Certificates) },
+        "tokens": { "refused": engine.part_errors().get(Part::Tokens) },
     })
 }
 

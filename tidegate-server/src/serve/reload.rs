@@ -10,9 +10,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use super::admin::AdminAccess;
-use super::engine::{Engine, Part};
+use super::engine::Engine;
 use super::file_writers::FileWriters;
 use super::options::ServeArgs;
+use super::part::Part;
 use super::watched_files::{Look, WatchedFiles, WatchedPaths};
 
 /// The largest number of rules that a line of the log names.
@@ -155,13 +156,13 @@ impl Reloader {
     }
 
     fn log_reloaded(&self, part: Part) {
-        self.engine.set_part_error(part, None);
+        self.engine.part_errors().set(part, None);
         tracing::info!(target: "tidegate::server", "{part} reloaded");
     }
 
     /// Keeps the old version of a part, and says why.
     fn refuse(&self, part: Part, error: &str) {
-        self.engine.set_part_error(part, Some(error.to_owned()));
+        self.engine.part_errors().set(part, Some(error.to_owned()));
         if part == Part::Rules {
             self.engine.metrics().reloaded(false);
             let version = self.engine.rules_status().version;
