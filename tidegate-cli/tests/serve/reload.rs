@@ -178,8 +178,17 @@ fn a_reload_names_the_rules_that_changed_and_warns_of_those_that_are_gone() {
     replace(&folder.path().join("rules.yaml"), &file("x-account", &[rule("d", 1), rule("c", 2), rule("a", 1)]));
     let line = server.wait_for_log("rules reloaded");
     assert!(line.contains("added=\"d\" changed=\"c\" removed=\"b\" settings=\"identify\""), "{line}");
-    let line = server.wait_for_log("WARN");
-    assert!(line.contains("fewer rules") && line.contains("removed=\"b\""), "{line}");
+    let line = server.wait_for_log("fewer rules");
+    assert!(line.contains("WARN") && line.contains("removed=\"b\""), "{line}");
+}
+
+/// As at the start.
+#[test]
+fn a_reload_logs_the_warnings_of_the_new_file() {
+    let (folder, mut server) = start(&rules(1));
+    let path = folder.path().join("rules.yaml");
+    replace(&path, &rules(2).replace("on_failure: share", "on_failure: open"));
+    server.wait_for_log("warning[fails-open]");
 }
 
 #[test]

@@ -86,9 +86,7 @@ impl Engine {
         }
         arguments.tls()?;
         let file = read(arguments.rules.as_ref())?;
-        if !file.report().problems().is_empty() {
-            tracing::warn!(target: "tidegate::server", "{}", file.report());
-        }
+        log_report(&file);
         check_gateway_rules(&file, arguments.has_gateway())?;
         log_gaps(&file, arguments.has_gateway());
         let setup = LedgerSetup::new(arguments, &url, &file).await?;
@@ -336,6 +334,7 @@ impl Engine {
     pub(crate) fn use_rules(&self, file: RuleFile) -> RuleChanges {
         let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
         let changes = file.changes_since(&status.file);
+        log_report(&file);
         self.metrics.follow(&file);
         self.refusals.follow(&file);
         self.clients.follow(&file);
@@ -347,6 +346,13 @@ impl Engine {
         *status = RulesStatus::new(status.version + 1, file);
         self.part_errors.set(Part::Rules, None);
         changes
+    }
+}
+
+/// Logs the warnings and notes of a file that is used from now on.
+fn log_report(file: &RuleFile) {
+    if !file.report().problems().is_empty() {
+        tracing::warn!(target: "tidegate::server", "{}", file.report());
     }
 }
 
