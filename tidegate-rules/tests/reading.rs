@@ -22,6 +22,20 @@ fn errors(text: &str) -> Vec<String> {
     codes(&RuleFile::parse("rules.yaml", text).expect_err("the file is invalid"))
 }
 
+#[test]
+fn a_header_without_its_kind_gets_the_source_to_write() {
+    for (per, help) in [
+        ("x-api-key", "help: write `header:x-api-key`"),
+        ("session", "help: sources are `ip`, "),
+        ("a-b c", "help: sources are"),
+    ] {
+        let text =
+            format!("version: 1\nrules:\n- {{ id: a, per: ['{per}'], fixed_window: {{ limit: 1, window: 1m }} }}\n");
+        let report = RuleFile::parse("rules.yaml", &text).expect_err("there is no such source").to_string();
+        assert!(report.contains("error[source]: there is no source") && report.contains(help), "{report}");
+    }
+}
+
 const MANY_MISTAKES: &str = "\
 version: 1
 identify:

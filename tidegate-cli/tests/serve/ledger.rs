@@ -166,7 +166,7 @@ fn a_server_that_lacks_something_for_its_ledger_does_not_start_and_says_what_to_
     let damaged = format!("sqlite:{}", path("no-database"));
     let rules = ["--rules", &rules];
     let postgres = ["--ledger", "postgres://ann:hunter2@127.0.0.1:1/ledger"];
-    let cases: [(&[&str], Option<&str>, i32, &str); 7] = [
+    let cases: [(&[&str], Option<&str>, i32, &str); 8] = [
         (&[], Some(SECRET), 2, "rule `exports` has a ledger, and the server has none: add --ledger sqlite:FILE"),
         (&["--ledger", &sqlite], None, 2, "--ledger needs TIDEGATE_SECRET"),
         (
@@ -177,6 +177,12 @@ fn a_server_that_lacks_something_for_its_ledger_does_not_start_and_says_what_to_
         ),
         (&["--ledger", "mysql://ann:hunter2@h/d"], Some(SECRET), 2, "--ledger: the ledger URL is neither"),
         (&["--ledger", &damaged], Some(SECRET), 2, "no SQLite database"),
+        (
+            &["--ledger", "sqlite:/no/such/folder/ledger.db"],
+            Some(SECRET),
+            2,
+            "--ledger sqlite:/no/such/folder/ledger.db: there is no directory /no/such/folder; create it",
+        ),
         (
             &postgres,
             Some(SECRET),

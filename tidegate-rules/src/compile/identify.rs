@@ -139,6 +139,10 @@ impl Compiler<'_> {
             Err(why) => {
                 let help = "sources are `ip`, `net:24/56`, `header:NAME`, `query:NAME`, `cookie:NAME`, `claim:NAME`, \
                             `body:FIELD`, `attr:NAME`, `path`, `host`, `method`, `action`, `const:TEXT`";
+                // No source has a hyphen, and most headers have one.
+                let is_header =
+                    text.contains('-') && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+                let help = if is_header { format!("write `header:{text}`") } else { help.to_owned() };
                 self.error("source", span, why).set_help(help);
                 None
             }

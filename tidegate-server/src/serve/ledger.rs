@@ -79,6 +79,7 @@ impl LedgerSetup {
         let means = LedgerMeans { url: url.as_ref(), is_store_shared, has_secret: secret.is_some() };
         means.check(file).map_err(Failure::usage)?;
         let (Some(url), Some(secret)) = (url, secret) else { return Ok(None) };
+        check_directory(&url)?;
         // The memory store has its outbox there. On a shared store, only a rule that admits requests without it needs one.
         let needs_journal =
             !store.is_shared() || arguments.ledger.given_journal().is_some() || admits_without_store(file).is_some();
@@ -89,6 +90,17 @@ impl LedgerSetup {
     /// The journal, for the memory store.
     pub(crate) fn journal(&self) -> Option<Arc<dyn Journal>> {
         self.journal.clone().map(|journal| journal as Arc<dyn Journal>)
+    }
+}
+
+/// A file in a directory that does not exist is most likely a mistyped path. Nothing is created then.
+fn check_directory(url: &LedgerUrl) -> Result<(), Failure> {
+    let LedgerUrl::Sqlite(path) = url else { return Ok(()) };
+    match path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+        Some(directory) if !directory.is_dir() => {
+            Err(Failure::usage(format!("--ledger {url}: there is no directory {}; create it", directory.display())))
+        }
+        _ => Ok(()),
     }
 }
 
