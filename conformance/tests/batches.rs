@@ -5,13 +5,17 @@
 mod beside_holds;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use conformance::anonymous::own_key_bounds;
 use conformance::batch_history::{BatchHistory, batch_histories};
 use conformance::dose;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{key_name, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind};
-use tidegate::spi::{Adjustment, Check, Gate, KeyStem, Network, Plan, PlanMode, Role, Store, Subject, Verdict};
+use tidegate::spi::{
+    Adjustment, Check, Gate, KeyStem, LeaseOwner, Network, Plan, PlanMode, ReservationTerms, Role, Store, Subject,
+    Verdict,
+};
 use tidegate::{AnonymousBounds, ManualClock, StoreErrorKind};
 use tidegate_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
@@ -75,6 +79,25 @@ async fn anonymous_subjects_over_the_cap_share_an_overflow_bucket_in_a_batch() {
             assert_eq!(results[0].0.anonymous_stats(), results[1].0.anonymous_stats(), "{kind:?} {limit:?}");
             let _: () = redis::cmd("FLUSHDB").query(&mut server.connection()).unwrap();
         }
+    }
+}
+
+/// A function of Lua cannot return the numbers of such a batch at once.
+#[tokio::test]
+async fn a_full_batch_of_reservations_under_several_limits_is_decided() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let store = server.store_with(long_timeout_options()).await;
+        let gates: Vec<Gate> =
+            (0..8).map(|rule| Gate::for_rule(format!("rule{rule}"), one_limit_of_each_kind(1000)[0])).collect();
+        let plan = |owner: u64| {
+            let terms = ReservationTerms::new(LeaseOwner::from_number(owner).unwrap(), Duration::from_secs(60), true);
+            Plan::new(gates.iter().map(|gate| Check::new(gate, subject(1), 4))).unwrap().with_reservation(terms)
+        };
+        let plans: Vec<Plan<'_>> = (1..=256).map(plan).collect();
+        let (order, verdicts) = store.decide_batch(&plans).await;
+        let granted = order.iter().filter(|index| verdicts[**index].as_ref().unwrap().granted() == 1).count();
+        assert_eq!((order.len(), granted), (256, 250), "{kind:?}");
     }
 }
 

@@ -39,7 +39,12 @@
 --          does not exist and the server is full; U a shadow check whose state is unreadable; p a penalty that admits the request and
 --          was struck
 local keys, format, huge = KEYS, string.format, math.huge
-local plans = { struct.unpack('<' .. string.rep('H', #ARGV[1] / 2), ARGV[1]) }
+-- A function of Lua returns fewer than 8,000 values.
+local plans = { struct.unpack('<' .. string.rep('H', math.min(#ARGV[1] / 2, 4000)), ARGV[1]) }
+for at = 8001, #ARGV[1], 8000 do
+  local part = { struct.unpack('<' .. string.rep('H', math.min((#ARGV[1] - at + 1) / 2, 4000)), ARGV[1], at) }
+  for i = 1, #part do plans[(at - 1) / 2 + i] = part[i] end
+end
 local limit_of = {}
 for at = 1, #ARGV[2], 88 do
   local limit = { struct.unpack('<ddddddddddd', ARGV[2], at) }
