@@ -178,7 +178,7 @@ fn a_reload_names_the_rules_that_changed_and_warns_of_those_that_are_gone() {
     replace(&folder.path().join("rules.yaml"), &file("x-account", &[rule("d", 1), rule("c", 2), rule("a", 1)]));
     let line = server.wait_for_log("rules reloaded");
     assert!(line.contains("added=\"d\" changed=\"c\" removed=\"b\" settings=\"identify\""), "{line}");
-    let line = server.wait_for_log("fewer rules");
+    let line = server.wait_for_log("no longer has");
     assert!(line.contains("WARN") && line.contains("removed=\"b\""), "{line}");
 }
 

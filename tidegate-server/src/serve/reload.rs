@@ -188,7 +188,8 @@ fn log_rules(engine: &Engine, changes: &RuleChanges) {
         "rules reloaded"
     );
     if let Some(removed) = removed {
-        tracing::warn!(target: "tidegate::server", version = status.version, removed, "the file has fewer rules: these limit nothing now");
+        let version = status.version;
+        tracing::warn!(target: "tidegate::server", version, removed, "rules that the file no longer has limit nothing now");
     }
 }
 
