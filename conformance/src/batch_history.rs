@@ -142,7 +142,7 @@ impl BatchHistory {
     }
 
     /// Replays the history; with bounds, for unauthenticated subjects. The first store decides every batch by one call, the other every plan
-    /// by a call of its own, with another prefix. The error describes the first plan whose verdict in the batch differs.
+    /// by a call of its own, in another namespace. The error describes the first plan whose verdict in the batch differs.
     pub async fn agree(
         &self,
         clock: &ManualClock,

@@ -21,8 +21,7 @@ use std::time::Duration;
 
 use tidegate::spi::Store;
 use tidegate::{
-    Decision, Lease, LeaseError, Limiter, ManualClock, Receipt, Request, Reservation, ReservationError, RuleSet,
-    Timestamp,
+    Decision, Ending, Grant, GrantError, GrantKind, Limiter, ManualClock, Request, Retake, RuleSet, Timestamp,
 };
 use tidegate_rules::{RuleFile, parse_duration};
 
@@ -45,13 +44,8 @@ struct Row {
     cells: HashMap<String, String>,
 }
 
-/// What the decisions of a history leave, by row.
-#[derive(Default)]
-struct Remains {
-    receipts: HashMap<usize, Receipt>,
-    leases: HashMap<usize, Lease>,
-    reservations: HashMap<usize, Reservation>,
-}
+/// What the decisions of rows took, by the number of the row.
+type Remains = HashMap<usize, Grant>;
 
 /// Reads the golden histories of every page in `spec/`.
 pub fn golden_histories() -> Vec<GoldenHistory> {
@@ -125,11 +119,9 @@ impl GoldenHistory {
             }
             match row.ask(&limiter, user, &mut remains).await {
                 Err(answer) => assert_eq!(row.cell("answer"), answer, "{}, line {}", self.location, row.line),
-                Ok(decision) => {
+                Ok(mut decision) => {
                     row.compare(&decision, &self.location);
-                    remains.leases.extend(decision.lease().map(|lease| (number + 1, lease)));
-                    remains.reservations.extend(decision.reservation().map(|made| (number + 1, made)));
-                    remains.receipts.insert(number + 1, decision.into_receipt());
+                    remains.insert(number + 1, decision.take_grant());
                 }
             }
         }
@@ -178,36 +170,31 @@ impl Row {
             }
             ["charge", cost] => limiter.charge(&request(cost)).await.unwrap(),
             ["forget", ..] => limiter.forget(&request("1")).await.unwrap(),
-            ["refund", "row", of] => limiter.refund(remains.receipts.remove(&row(of)).unwrap()).await.unwrap(),
+            ["refund", "row", of] => {
+                limiter.end(&mut remains.remove(&row(of)).unwrap(), &Ending::Refund).await.unwrap();
+            }
             ["settle", "row", of, "to", cost] => {
-                let receipt = remains.receipts.remove(&row(of)).unwrap();
-                limiter.settle(receipt, |_| Some(number(cost))).await.unwrap();
+                let settle = Ending::Settle(number(cost).into());
+                limiter.end(&mut remains.remove(&row(of)).unwrap(), &settle).await.unwrap();
             }
             ["commit", "row", of, "at", cost] => {
-                let reservation = copy_of(&remains.reservations[&row(of)], limiter.rules());
-                let result = limiter.commit(&reservation, number(cost)).await;
+                let commit = Ending::Commit(number(cost).into());
+                let result = limiter.end(&mut copy_of(&remains[&row(of)]), &commit).await;
                 return Err(result.map_or_else(|error| self.end(&error), |()| "committed"));
             }
-            ["release", "row", of] if remains.reservations.contains_key(&row(of)) => {
-                let reservation = copy_of(&remains.reservations[&row(of)], limiter.rules());
-                let result = limiter.release_reservation(&reservation).await;
-                return Err(result.map_or_else(|error| self.end(&error), |()| "released"));
-            }
             [ref verb @ .., "row", of] => {
-                let lease = &remains.leases[&row(of)];
+                let grant = &remains[&row(of)];
                 let result = match verb {
-                    ["renew"] => limiter.renew(lease).await,
-                    ["renew", "or", "retake"] => limiter.renew_or_retake(lease).await,
-                    _ => {
-                        let receipt = Receipt::from_bytes(&lease.stored().to_bytes()).unwrap();
-                        limiter.release(Lease::from_stored(receipt, limiter.rules()).unwrap()).await
-                    }
+                    ["renew"] => limiter.renew(grant, Retake::No).await,
+                    ["renew", "or", "retake"] => limiter.renew(grant, Retake::IfLost).await,
+                    _ => limiter.end(&mut copy_of(grant), &Ending::Release).await,
                 };
+                let is_lease = grant.parts().iter().all(|part| part.kind() != GrantKind::Held);
                 return Err(match result {
                     Ok(()) if verb == ["release"] => "released",
                     Ok(()) => "held",
-                    Err(LeaseError::NotHeld) => "not held",
-                    Err(error) => panic!("line {}: {error}", self.line),
+                    Err(GrantError::NotHeld) if is_lease => "not held",
+                    Err(error) => self.end(&error),
                 });
             }
             _ => panic!("line {}: {words:?} is not a known request", self.line),
@@ -215,11 +202,11 @@ impl Row {
         Err("")
     }
 
-    fn end(&self, error: &ReservationError) -> &'static str {
+    fn end(&self, error: &GrantError) -> &'static str {
         match error {
-            ReservationError::NotFound => "not found",
-            ReservationError::AlreadyEnded => "already ended",
-            ReservationError::KeyReused => "key reused",
+            GrantError::NotHeld => "not found",
+            GrantError::AlreadyEnded => "already ended",
+            GrantError::KeyReused => "key reused",
             error => panic!("line {}: {error}", self.line),
         }
     }
@@ -255,10 +242,9 @@ impl Row {
     }
 }
 
-/// The reservation as another process gets it.
-fn copy_of(reservation: &Reservation, rules: &RuleSet) -> Reservation {
-    let receipt = Receipt::from_bytes(&reservation.stored().to_bytes()).unwrap();
-    Reservation::from_stored(receipt, rules).unwrap()
+/// The grant as another process gets it.
+fn copy_of(grant: &Grant) -> Grant {
+    Grant::from_bytes(&grant.to_bytes()).unwrap()
 }
 
 fn format_duration(span: Option<Duration>) -> String {

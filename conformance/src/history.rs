@@ -210,8 +210,8 @@ impl History {
                     let plan = checks(cost);
                     let earlier = which.and_then(|which| receipts.get(which.checked_rem(receipts.len())?));
                     let charges = charges(&plan, earlier.map_or(&[], Vec::as_slice));
-                    one.adjust(&charges).await.unwrap();
-                    other.adjust(&charges).await.unwrap();
+                    one.apply(&charges).await.outcomes().unwrap();
+                    other.apply(&charges).await.outcomes().unwrap();
                 }
                 Step::Refund(which, quarters, bundled) => {
                     if let Some(index) = which.checked_rem(receipts.len()) {
@@ -222,22 +222,22 @@ impl History {
                             }
                             refund.bundled &= bundled;
                         }
-                        one.adjust(&receipt).await.unwrap();
-                        other.adjust(&receipt).await.unwrap();
+                        one.apply(&receipt).await.outcomes().unwrap();
+                        other.apply(&receipt).await.outcomes().unwrap();
                     }
                 }
                 Step::UpdateSlots(which, update) => {
                     let slots = which.checked_rem(slots.len()).map(|index| &slots[index]);
                     if let Some(slots) = slots.filter(|slots| !slots.is_empty()) {
                         let updates: Vec<_> = slots.iter().map(|slot| update.of(slot)).collect();
-                        same(one.update_slots(&updates).await, other.update_slots(&updates).await, place)?;
+                        same(one.apply(&updates).await.outcomes(), other.apply(&updates).await.outcomes(), place)?;
                     }
                 }
                 Step::End(which, ending) => {
                     let holds = which.checked_rem(reservations.len()).map(|index| &reservations[index]);
                     if let Some(holds) = holds.filter(|holds| !holds.is_empty()) {
                         let endings: Vec<_> = holds.iter().map(|hold| ending_of(hold, ending)).collect();
-                        same(one.end_holds(&endings).await, other.end_holds(&endings).await, place)?;
+                        same(one.apply(&endings).await.outcomes(), other.apply(&endings).await.outcomes(), place)?;
                     }
                     // Not every store in between tells them.
                     let plan = checks(Cost::Units(1));

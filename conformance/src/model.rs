@@ -103,6 +103,11 @@ impl Model {
         }
     }
 
+    /// Whether a quota owes units: then even a denied request writes its state.
+    pub fn is_in_debt(&self, now: u64) -> bool {
+        matches!(self, Self::Quota(model) if model.is_in_debt(now))
+    }
+
     /// Moves records that lie too far in the future to now; true if there were any.
     pub fn settle(&mut self, now: u64) -> bool {
         match self {

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tidegate::spi::algorithm::holds::{self, HoldEnding};
-use tidegate::spi::algorithm::{self, Change, HoldOp, Op, State};
-use tidegate::spi::{Adjustment, Check, Key, OutstandingHolds, Plan, Store, Verdict};
+use tidegate::spi::algorithm::{self, AdjustmentOutcome, Change, HoldOp, Op, State, holds};
+use tidegate::spi::{Adjustment, AdjustmentResults, Check, Key, OutstandingHolds, Plan, Store, Verdict};
 use tidegate::{Clock, Limit, ManualClock, StoreError};
 
 use crate::anonymous::blank_free_checks;
@@ -37,7 +36,7 @@ impl PureStore {
     }
 
     /// Applies an operation, and returns whether it was admitted.
-    fn apply(&self, states: &mut HashMap<Vec<u8>, State>, key: &Key<'_>, limit: &Limit, op: Op) -> bool {
+    fn apply_one(&self, states: &mut HashMap<Vec<u8>, State>, key: &Key<'_>, limit: &Limit, op: Op) -> bool {
         let result = algorithm::apply(states.get(&name(key)), limit, self.clock.now(), op);
         if let Some(change) = result.change {
             commit(states, &name(key), change);
@@ -63,50 +62,36 @@ impl Store for PureStore {
         Ok(verdict)
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.adjust_soon(adjustments);
-        Ok(())
-    }
-
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        let mut states = self.states.lock().unwrap();
-        let is_stuck = |adjustment: &Adjustment<'_>| {
-            let state = states.get(&name(&adjustment.key));
-            adjustment.is_bundled_place()
-                && !algorithm::apply(state, adjustment.limit, self.clock.now(), adjustment.op).admitted
+    async fn apply(&self, adjustments: &[Adjustment<'_>]) -> AdjustmentResults {
+        let (mut states, now) = (self.states.lock().unwrap(), self.clock.now());
+        let is_stuck = |one: &Adjustment<'_>| {
+            let state = states.get(&name(&one.key));
+            one.is_bundled_place() && !algorithm::apply(state, one.limit, now, one.op).admitted
         };
         let stays_taken = adjustments.iter().any(is_stuck);
-        let applied = adjustments.iter().filter(|adjustment| !(adjustment.bundled && stays_taken));
-        for Adjustment { key, limit, op, .. } in applied {
-            let state = states.get(&name(key));
-            let op = if self.without_debt { algorithm::without_debt(state, limit, self.clock.now(), *op) } else { *op };
-            self.apply(&mut states, key, limit, op);
-        }
-    }
-
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        let (mut states, mut held) = (self.states.lock().unwrap(), Vec::new());
-        for Adjustment { key, limit, op, .. } in updates {
-            held.push(self.apply(&mut states, key, limit, *op));
-        }
-        Ok(held)
-    }
-
-    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
-        let (mut states, mut results) = (self.states.lock().unwrap(), Vec::new());
-        for Adjustment { key, limit, op, .. } in endings {
-            let (state, now) = (states.get(&name(key)), self.clock.now());
+        let mut outcomes = Vec::new();
+        for one in adjustments {
+            if one.bundled && stays_taken {
+                outcomes.push(AdjustmentOutcome::NotFound);
+                continue;
+            }
+            let state = states.get(&name(&one.key));
+            let op = if self.without_debt { algorithm::without_debt(state, one.limit, now, one.op) } else { one.op };
             let of_hold = match op {
-                Op::Hold(op @ (HoldOp::Commit { position, .. } | HoldOp::Release { position })) => {
-                    Some(holds::ending(holds::status(state, limit, now, position.index()), *op))
+                Op::Hold(hold @ (HoldOp::Commit { position, .. } | HoldOp::Release { position })) => {
+                    Some(holds::ending(holds::status(state, one.limit, now, position.index()), hold))
                 }
                 _ => None,
             };
-            let admitted = self.apply(&mut states, key, limit, *op);
-            let of_slot = if admitted { HoldEnding::Ended } else { HoldEnding::NotFound };
-            results.push(of_hold.unwrap_or(of_slot));
+            let admitted = self.apply_one(&mut states, &one.key, one.limit, op);
+            let of_slot = if admitted { AdjustmentOutcome::Applied } else { AdjustmentOutcome::NotFound };
+            outcomes.push(of_hold.unwrap_or(of_slot));
         }
-        Ok(results)
+        outcomes.into_iter().collect()
+    }
+
+    fn spawn_apply(&self, _: &[Adjustment<'_>]) {
+        panic!("histories apply nothing in the background");
     }
 
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::spi::{Key, Plan, Store, Verdict};
 use tidegate::{
-    Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleSet, StoreError, Timestamp,
+    Limit, Limiter, ManualClock, MemoryStore, Namespace, Period, Periods, Rate, Request, Rule, RuleSet, StoreError,
+    Timestamp,
 };
 use tidegate_redis::{RedisOptions, RedisStore};
 pub use tidegate_server::AnyStore;
@@ -153,10 +154,10 @@ pub fn long_timeout_options() -> RedisOptions {
     options.with_heartbeats(false)
 }
 
-/// The name under which a Redis store with the default prefix keeps `key`.
+/// The name under which a Redis store in the default namespace keeps `key`.
 pub fn key_name(key: &Key<'_>) -> Vec<u8> {
     let mut name = Vec::new();
-    key.write_name(tidegate_redis::DEFAULT_PREFIX, &mut name);
+    key.write_name(Namespace::DEFAULT, &mut name);
     name
 }
 

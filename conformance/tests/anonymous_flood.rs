@@ -11,7 +11,9 @@ use conformance::suite::{
 use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::spi::PARTITIONS;
-use tidegate::{AnonymousBounds, CheckResult, Decision, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet};
+use tidegate::{
+    AnonymousBounds, CheckResult, Decision, Ending, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet,
+};
 use tidegate_redis::{RedisStore, SubjectStats};
 
 type RedisLimiter = Limiter<RedisStore>;
@@ -215,16 +217,16 @@ async fn forget_after_bounds_the_life_of_a_key() {
                     assert!((1..=62_001).contains(&left), "{kind:?} {limit:?} after {after}: {left}");
                 }
             };
-            let receipt = limiter.check(&request).await.unwrap().into_receipt();
+            let mut receipt = limiter.check(&request).await.unwrap().take_grant();
             ends_early("a plan");
-            limiter.refund(receipt).await.unwrap();
+            limiter.end(&mut receipt, &Ending::Refund).await.unwrap();
             ends_early("a refund");
             let _ = limiter.take_up_to(&request, 2).await.unwrap();
             ends_early("take_up_to");
             limiter.charge(&request).await.unwrap();
             ends_early("a charge");
-            let receipt = limiter.check(&request).await.unwrap().into_receipt();
-            limiter.settle(receipt, |_| Some(5)).await.unwrap();
+            let mut receipt = limiter.check(&request).await.unwrap().take_grant();
+            limiter.end(&mut receipt, &Ending::Settle(5.into())).await.unwrap();
             ends_early("a settlement");
 
             let only = Limiter::new(rules(limit, anonymous), limiter.store().clone());
@@ -263,27 +265,27 @@ async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
             };
             let left = async || limiter.peek(&new).await.unwrap().remaining().unwrap();
 
-            let free = limiter.check(&anonymous_request("192.0.2.2").with_cost(0)).await.unwrap();
+            let mut free = limiter.check(&anonymous_request("192.0.2.2").with_cost(0)).await.unwrap();
             assert!(free.is_allowed() && !overflowed(&free));
             assert_eq!((exists(), left().await), (0, 30), "{kind:?} {limit:?}");
-            limiter.settle(free.into_receipt(), |_| Some(3)).await.unwrap();
+            limiter.end(&mut free.take_grant(), &Ending::Settle(3.into())).await.unwrap();
             assert_eq!((exists(), left().await), (0, 27), "{kind:?} {limit:?}: charged to the bucket");
             limiter.charge(&new).await.unwrap();
             assert_eq!((exists(), left().await), (0, 26), "{kind:?} {limit:?}");
-            let two = limiter.take_up_to(&new, 2).await.unwrap();
+            let mut two = limiter.take_up_to(&new, 2).await.unwrap();
             assert_eq!(
                 (two.granted(), overflowed(&two), exists(), left().await),
                 (2, true, 0, 24),
                 "{kind:?} {limit:?}"
             );
             // A refund would go to other subjects.
-            limiter.refund(two.into_receipt()).await.unwrap();
+            limiter.end(&mut two.take_grant(), &Ending::Refund).await.unwrap();
             assert_eq!((exists(), left().await), (0, 24), "{kind:?} {limit:?}");
-            let one = limiter.check(&new).await.unwrap();
-            limiter.settle(one.into_receipt(), |_| Some(0)).await.unwrap();
+            let mut one = limiter.check(&new).await.unwrap();
+            limiter.end(&mut one.take_grant(), &Ending::Settle(0.into())).await.unwrap();
             assert_eq!((exists(), left().await), (0, 23), "{kind:?} {limit:?}");
-            let one = limiter.check(&new).await.unwrap();
-            limiter.settle(one.into_receipt(), |_| Some(3)).await.unwrap();
+            let mut one = limiter.check(&new).await.unwrap();
+            limiter.end(&mut one.take_grant(), &Ending::Settle(3.into())).await.unwrap();
             assert_eq!((exists(), left().await), (0, 20), "{kind:?} {limit:?}");
             assert_eq!(keys(&server), 2 + 2, "{kind:?} {limit:?}: those of the first, and a bucket for each rule");
             let _: () = redis::cmd("FLUSHALL").query(&mut server.connection()).unwrap();
@@ -299,8 +301,8 @@ async fn charges_of_new_subjects_count_towards_the_cap() {
     let limiter = Limiter::new(rules(one_limit_of_each_kind(30)[0], cap(5)), store.clone());
     for number in 0..50 {
         let name = format!("{number}");
-        let free = limiter.check(&anonymous_request(&name).with_cost(0)).await.unwrap();
-        limiter.settle(free.into_receipt(), |_| Some(1)).await.unwrap();
+        let mut free = limiter.check(&anonymous_request(&name).with_cost(0)).await.unwrap();
+        limiter.end(&mut free.take_grant(), &Ending::Settle(1.into())).await.unwrap();
     }
     assert_eq!(
         (anonymous_stats(&store).created, anonymous_stats(&store).keys, anonymous_stats(&store).overflowing),

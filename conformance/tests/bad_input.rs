@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance::suite::{count_allowed, left, limits_with_window, on_every_store, one_limit_of_each_kind};
 use tidegate::spi::{MAX_AMOUNT, MAX_CHECKS, MAX_LOG_LIMIT, MAX_SLICES};
-use tidegate::{Limit, LimitError, Rate, Request, Rule, RuleError, RuleMode, RuleSet};
+use tidegate::{Ending, Limit, LimitError, Rate, Request, Rule, RuleError, RuleMode, RuleSet};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -15,10 +15,10 @@ async fn a_cost_above_the_limit_is_denied_permanently_and_consumes_nothing() {
         for limit in one_limit_of_each_kind(10) {
             let limiter = fixture.limiter(limit);
             for cost in [11, 12, 1_000_000, MAX_AMOUNT - 1, MAX_AMOUNT, MAX_AMOUNT + 1, u64::MAX] {
-                let denied = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
+                let mut denied = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
                 assert!(!denied.is_allowed() && denied.is_permanent(), "{limit:?} {cost}");
                 assert_eq!((denied.retry_after(), denied.remaining()), (None, Some(10)), "{limit:?} {cost}");
-                assert!(denied.into_receipt().is_empty(), "{limit:?} {cost}");
+                assert!(denied.take_grant().is_empty(), "{limit:?} {cost}");
             }
             assert_eq!(fixture.keys(), 0, "{limit:?}");
             assert_eq!(count_allowed(&limiter, 10, 1).await, 1, "{limit:?}");
@@ -57,11 +57,11 @@ async fn a_cost_of_zero_consumes_and_creates_nothing() {
         for limit in one_limit_of_each_kind(10) {
             let limiter = fixture.limiter(limit);
             let free = Request::new("").with_cost(0);
-            let decision = limiter.check(&free).await.unwrap();
+            let mut decision = limiter.check(&free).await.unwrap();
             assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(10)), "{limit:?}");
             assert_eq!(decision.delay(), Duration::ZERO, "{limit:?}");
             assert_eq!(limiter.take_up_to(&free, 7).await.unwrap().granted(), 7, "{limit:?}");
-            limiter.refund(decision.into_receipt()).await.unwrap();
+            limiter.end(&mut decision.take_grant(), &Ending::Refund).await.unwrap();
             limiter.charge(&free).await.unwrap();
             assert_eq!(fixture.keys(), 0, "{limit:?}");
 
@@ -131,12 +131,12 @@ async fn huge_unit_counts_and_costs_do_not_overflow() {
             let decision = limiter.check(&Request::new("")).await.unwrap();
             assert!(decision.is_allowed() && decision.shadow_would_reject().next().is_none(), "{limit:?}");
             let absurd = Request::new("").with_cost(u64::MAX);
-            let decision = limiter.take_up_to(&absurd, u64::MAX).await.unwrap();
+            let mut decision = limiter.take_up_to(&absurd, u64::MAX).await.unwrap();
             assert_eq!(decision.granted(), MAX_AMOUNT - 1, "{limit:?}");
             let rejecting: Vec<_> = decision.shadow_would_reject().collect();
             assert_eq!(rejecting, ["beside", "small"], "{limit:?}");
             limiter.charge(&absurd).await.unwrap();
-            limiter.refund(decision.into_receipt()).await.unwrap();
+            limiter.end(&mut decision.take_grant(), &Ending::Refund).await.unwrap();
             limiter.forget(&absurd).await.unwrap();
         }
     })

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use conformance::server::{KINDS, Kind, Server};
+use conformance::server::{KINDS, Server};
 use conformance::suite::{
     count_allowed, key_name, limits_with_window, long_timeout_options, one_limit_of_each_kind, retry_while_transient,
 };
@@ -124,19 +124,13 @@ async fn an_address_without_a_server_is_reported() {
     assert!(!format!("{error:?}").contains("secret"));
 }
 
-/// A typing error in a URL or prefix is found at startup, not at the first request.
+/// A typing error in a URL is found at startup, not at the first request.
 #[tokio::test]
-async fn an_invalid_url_or_prefix_is_refused_at_startup() {
+async fn an_invalid_url_is_refused_at_startup() {
     for url in ["", "http://user:secret@localhost", "redis://localhost:port", "not a url"] {
         let error = RedisStore::connect(url).await.unwrap_err();
         assert!(!error.is_transient() && !error.to_string().contains("secret"), "{url:?}: {error}");
         assert!(error.to_string().contains("URL"), "{url:?}: {error}");
-    }
-    let server = Server::start(Kind::Redis);
-    for prefix in ["{tag}", "a b", "ü", "a-prefix-of-more-than-thirty-two-characters"] {
-        let error =
-            RedisStore::connect_with(&server.url(), long_timeout_options().with_prefix(prefix)).await.unwrap_err();
-        assert!(error.to_string().contains("prefix"), "{prefix:?}: {error}");
     }
 }
 

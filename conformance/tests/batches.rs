@@ -58,7 +58,7 @@ async fn anonymous_subjects_over_the_cap_share_an_overflow_bucket_in_a_batch() {
             let mut results = [batch, single];
             for (store, _) in &results {
                 for known in [1, 2] {
-                    store.adjust(&[Adjustment::charge(&check(known))]).await.unwrap();
+                    store.apply(&[Adjustment::charge(&check(known))]).await.outcomes().unwrap();
                 }
             }
             let two_checks = || Plan::new([check(9), check(10)]).unwrap();
@@ -268,7 +268,7 @@ fn batches_agree(kind: Kind, anonymous: Option<AnonymousBounds>) {
 /// Two stores on `server` whose keys differ.
 async fn two_stores(server: &Server, clock: &ManualClock) -> [RedisStore; 2] {
     let options = || long_timeout_options().with_clock(clock.clone());
-    [server.store_with(options()).await, server.store_with(options().with_prefix("other")).await]
+    [server.store_with(options()).await, server.store_with(options().with_namespace("other".parse().unwrap())).await]
 }
 
 fn check_of(gate: &Gate) -> Check<'_> {

@@ -49,6 +49,20 @@ fn separate_processes_share_one_limit() {
 }
 
 #[test]
+fn a_command_decides_in_its_namespace() {
+    let server = Server::start(Kind::Redis);
+    let shop = "--secret s1 --namespace shop --json";
+    for (flags, remaining) in [(shop, 2), ("--secret s1 --json", 2), (shop, 1)] {
+        let output = check(&server.url(), flags);
+        assert!(output.out.contains(&format!("\"remaining\":{remaining},")), "{flags}: {output:?}");
+    }
+    let output = check(&server.url(), "--namespace tg2");
+    assert_eq!(output.exit, Exit::Usage, "{output:?}");
+    assert!(output.err.starts_with("error: --namespace <NAME> does not take this value: "), "{output:?}");
+    assert!(output.err.contains("`tg` is the default one"), "{output:?}");
+}
+
+#[test]
 fn a_peek_consumes_nothing_on_a_server() {
     let server = Server::start(Kind::Valkey);
     let peeked = check(&server.url(), "--secret s1 --times 9 --peek");

@@ -15,7 +15,7 @@ use conformance::suite::{
 use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::spi::{Adjustment, Key, KeyStem, PARTITIONS, Store, Subject};
-use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
+use tidegate::{Ending, Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
 use tokio::task::JoinSet;
 
@@ -128,8 +128,8 @@ async fn a_plan_of_several_keys_is_decided_while_its_slot_moves() {
         let spent = if user == "ann" { 4 } else { 0 };
         assert_eq!(count_allowed_of(&limiter, user, 5, 2).await, 2, "{user}");
         assert_eq!(remaining(&limiter, user).await, [20 - spent; 5], "{user}");
-        let receipt = limiter.check(&request_of(user).with_cost(3)).await.unwrap().into_receipt();
-        limiter.refund(receipt).await.unwrap();
+        let mut receipt = limiter.check(&request_of(user).with_cost(3)).await.unwrap().take_grant();
+        limiter.end(&mut receipt, &Ending::Refund).await.unwrap();
         limiter.charge(&request_of(user)).await.unwrap();
         assert_eq!(remaining(&limiter, user).await, [19 - spent; 5], "{user}");
         assert_eq!(limiter.take_up_to(&request_of(user), 7).await.unwrap().granted(), 7, "{user}");
@@ -227,12 +227,12 @@ async fn corrections_reach_every_slot() {
     let store = RedisStore::connect_with(&cluster.url(), long_timeout_options()).await.unwrap();
     let rules = one_limit_of_each_kind(10).into_iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), limit));
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
-    let receipt = limiter.check(&request_of("").with_cost(4)).await.unwrap().into_receipt();
+    let mut receipt = limiter.check(&request_of("").with_cost(4)).await.unwrap().take_grant();
     assert_eq!(remaining(&limiter, "").await, [6; 5]);
-    limiter.refund(receipt).await.unwrap();
+    limiter.end(&mut receipt, &Ending::Refund).await.unwrap();
     limiter.charge(&request_of("").with_cost(3)).await.unwrap();
     assert_eq!(remaining(&limiter, "").await, [7; 5]);
-    store.adjust_soon(&limiter.plan(&request_of("")).checks().iter().map(Adjustment::charge).collect::<Vec<_>>());
+    store.spawn_apply(&limiter.plan(&request_of("")).checks().iter().map(Adjustment::charge).collect::<Vec<_>>());
     for _ in 0..100_000 {
         if remaining(&limiter, "").await == [6; 5] {
             break;
@@ -283,7 +283,7 @@ async fn an_undelivered_refund_leaves_the_units_consumed() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let (limiter, [mut first, mut second]) = on_two_servers(&cluster).await;
     let empty = limiter.plan(&request_of("").with_cost(5));
-    limiter.store().adjust(&[Adjustment::charge(&empty.checks()[1])]).await.unwrap();
+    limiter.store().apply(&[Adjustment::charge(&empty.checks()[1])]).await.outcomes().unwrap();
     pause_writes(&mut second);
     let limiter_of_task = Arc::clone(&limiter);
     let pending = tokio::spawn(async move { limiter_of_task.check(&request_of("")).await });

@@ -9,7 +9,7 @@ use conformance::suite::{
     START, count_allowed, left, limits_with_window, long_timeout_options, on_every_store, one_limit_of_each_kind,
 };
 use tidegate::spi::{Adjustment, Store};
-use tidegate::{Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet};
+use tidegate::{Decision, Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
 use tokio::task::JoinSet;
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ const _: fn() = || {
     struct IsClone;
     impl<T> AmbiguousIfClone<()> for T {}
     impl<T: Clone> AmbiguousIfClone<IsClone> for T {}
-    let _ = <Receipt as AmbiguousIfClone<_>>::check;
+    let _ = <Grant as AmbiguousIfClone<_>>::check;
 };
 
 /// After a refund, every number is as if the request had not been made.
@@ -35,9 +35,9 @@ async fn a_refund_undoes_its_request_exactly() {
                 assert_eq!(count_allowed(&limiter, cost, 1).await, 1);
                 fixture.clock.advance(Duration::from_micros(later));
                 let before = peek(&limiter, 5).await;
-                let taken = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
+                let mut taken = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
                 assert!(taken.is_allowed(), "{limit:?}");
-                limiter.refund(taken.into_receipt()).await.unwrap();
+                limiter.end(&mut taken.take_grant(), &Ending::Refund).await.unwrap();
                 let after = peek(&limiter, 5).await;
                 assert_eq!(before.checks()[0].outcome(), after.checks()[0].outcome(), "{limit:?}");
             }
@@ -56,15 +56,15 @@ async fn a_refund_after_its_window_has_no_effect() {
         for limit in [leaky, fixed, log, sliding] {
             fixture.clock.set(START);
             let limiter = fixture.limiter(limit);
-            let old = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
+            let mut old = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
             fixture.clock.advance(WINDOW + WINDOW);
-            limiter.refund(old.into_receipt()).await.unwrap();
+            limiter.end(&mut old.take_grant(), &Ending::Refund).await.unwrap();
             assert_eq!(left(&limiter).await, 10, "{limit:?}");
 
-            let old = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
+            let mut old = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
             fixture.clock.advance(WINDOW + WINDOW);
             assert_eq!(count_allowed(&limiter, 6, 1).await, 1, "{limit:?}");
-            limiter.refund(old.into_receipt()).await.unwrap();
+            limiter.end(&mut old.take_grant(), &Ending::Refund).await.unwrap();
             assert_eq!(left(&limiter).await, 4, "{limit:?}");
             assert_eq!(count_allowed(&limiter, 1, 10).await, 4, "{limit:?}");
         }
@@ -83,13 +83,13 @@ async fn refunds_never_fill_a_limit_above_full() {
                 decisions.push(limiter.check(&Request::new("").with_cost(cost)).await.unwrap());
             }
             fixture.clock.advance(WINDOW / 2);
-            let late = decisions.remove(0);
-            for decision in decisions.into_iter().rev() {
-                limiter.refund(decision.into_receipt()).await.unwrap();
+            let mut late = decisions.remove(0);
+            for mut decision in decisions.into_iter().rev() {
+                limiter.end(&mut decision.take_grant(), &Ending::Refund).await.unwrap();
                 assert!(left(&limiter).await <= 10, "{limit:?}");
             }
             fixture.clock.advance(WINDOW + WINDOW);
-            limiter.refund(late.into_receipt()).await.unwrap();
+            limiter.end(&mut late.take_grant(), &Ending::Refund).await.unwrap();
             assert_eq!(left(&limiter).await, 10, "{limit:?}");
             assert_eq!(count_allowed(&limiter, 1, 20).await, 10, "{limit:?}");
         }
@@ -106,12 +106,12 @@ async fn a_late_refund_gives_nothing_to_an_overflow_bucket() {
     let limiter = Limiter::new(rules, MemoryStore::new().with_max_keys(1).with_clock(clock.clone()));
     let check = |user| limiter.check_now(&Request::new("").with_attribute("user", user).with_cost(2));
 
-    let early = check("ann");
+    let mut early = check("ann");
     assert!(early.is_allowed());
     clock.advance(WINDOW);
     assert!(check("bob").is_allowed(), "the only place is free again");
     assert!(check("cat").is_allowed() && !check("dan").is_allowed(), "these share a bucket");
-    limiter.refund(early.into_receipt()).await.unwrap();
+    limiter.end(&mut early.take_grant(), &Ending::Refund).await.unwrap();
     assert!(!check("dan").is_allowed());
 }
 
@@ -122,12 +122,12 @@ async fn only_the_last_slot_of_a_queue_can_be_refunded() {
         let limiter = fixture.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap());
         let decisions = [take(&limiter, 1).await, take(&limiter, 1).await, take(&limiter, 2).await];
         assert_eq!(decisions.each_ref().map(|decision| decision.delay().as_secs()), [0, 1, 2]);
-        let [first, second, third] = decisions;
-        limiter.refund(first.into_receipt()).await.unwrap();
+        let [mut first, mut second, mut third] = decisions;
+        limiter.end(&mut first.take_grant(), &Ending::Refund).await.unwrap();
         assert_eq!(left(&limiter).await, 6);
-        limiter.refund(third.into_receipt()).await.unwrap();
+        limiter.end(&mut third.take_grant(), &Ending::Refund).await.unwrap();
         assert_eq!(left(&limiter).await, 8);
-        limiter.refund(second.into_receipt()).await.unwrap();
+        limiter.end(&mut second.take_grant(), &Ending::Refund).await.unwrap();
         assert_eq!(left(&limiter).await, 9);
         assert_eq!(take(&limiter, 1).await.delay(), Duration::from_secs(1));
     })
@@ -141,14 +141,14 @@ async fn a_denied_or_free_request_has_nothing_to_refund() {
         for limit in one_limit_of_each_kind(10) {
             let limiter = fixture.limiter(limit);
             assert_eq!(count_allowed(&limiter, 8, 1).await, 1);
-            let denied = limiter.check(&Request::new("").with_cost(5)).await.unwrap();
-            let nothing = denied.into_receipt();
+            let mut denied = limiter.check(&Request::new("").with_cost(5)).await.unwrap();
+            let mut nothing = denied.take_grant();
             assert!(nothing.is_empty(), "{limit:?}");
-            limiter.refund(nothing).await.unwrap();
-            let free = limiter.check(&Request::new("").with_cost(0)).await.unwrap();
-            limiter.refund(free.into_receipt()).await.unwrap();
-            let peeked = limiter.peek(&Request::new("")).await.unwrap();
-            assert!(peeked.into_receipt().is_empty(), "{limit:?}");
+            limiter.end(&mut nothing, &Ending::Refund).await.unwrap();
+            let mut free = limiter.check(&Request::new("").with_cost(0)).await.unwrap();
+            limiter.end(&mut free.take_grant(), &Ending::Refund).await.unwrap();
+            let mut peeked = limiter.peek(&Request::new("")).await.unwrap();
+            assert!(peeked.take_grant().is_empty(), "{limit:?}");
             assert_eq!(left(&limiter).await, 2, "{limit:?}");
         }
     })
@@ -166,11 +166,11 @@ async fn a_receipt_refunds_every_rule_that_still_exists() {
             let peeked = limiter.peek(&Request::new("")).await.unwrap();
             peeked.checks().iter().map(|check| check.outcome().remaining).collect()
         };
-        let (first, second) = (take(&limiter, 2).await, take(&limiter, 3).await);
+        let (mut first, mut second) = (take(&limiter, 2).await, take(&limiter, 3).await);
         assert_eq!(remaining().await, [5, 5, 5]);
-        limiter.refund(second.into_receipt()).await.unwrap();
+        limiter.end(&mut second.take_grant(), &Ending::Refund).await.unwrap();
         assert_eq!(remaining().await, [8, 8, 8]);
-        fewer.refund(first.into_receipt()).await.unwrap();
+        fewer.end(&mut first.take_grant(), &Ending::Refund).await.unwrap();
         assert_eq!(remaining().await, [8, 10, 10]);
     })
     .await;
@@ -184,9 +184,9 @@ async fn corrections_of_one_key_add_up() {
             let limiter = fixture.limiter(limit);
             let plan = limiter.plan(&Request::new("").with_cost(2));
             let charge = Adjustment::charge(&plan.checks()[0]);
-            fixture.store.adjust(&[charge, charge]).await.unwrap();
+            fixture.store.apply(&[charge, charge]).await.outcomes().unwrap();
             assert_eq!(left(&limiter).await, 6, "{limit:?}");
-            fixture.store.adjust(&[]).await.unwrap();
+            fixture.store.apply(&[]).await.outcomes().unwrap();
         }
     })
     .await;
@@ -250,7 +250,7 @@ async fn take_up_to_grants_what_every_limit_has_left() {
             let request = Request::new("");
             // Requested, granted, and the remaining units of the three.
             for (most, granted, remaining) in [(4, 4, [88, 6, 972]), (50, 6, [70, 0, 930]), (50, 0, [70, 0, 930])] {
-                let decision = limiter.take_up_to(&request, most).await.unwrap();
+                let mut decision = limiter.take_up_to(&request, most).await.unwrap();
                 assert_eq!(decision.granted(), granted, "{wide:?} {narrow:?}");
                 assert_eq!(decision.is_allowed(), granted > 0);
                 assert_eq!(decision.retry_after().is_some(), granted == 0, "{wide:?} {narrow:?}");
@@ -259,7 +259,7 @@ async fn take_up_to_grants_what_every_limit_has_left() {
                 let actual: Vec<_> = peek(&limiter, 1).await.checks().iter().map(|c| c.outcome().remaining).collect();
                 assert_eq!(actual, remaining, "{wide:?} {narrow:?}");
                 if most == 50 && granted > 0 {
-                    limiter.refund(decision.into_receipt()).await.unwrap();
+                    limiter.end(&mut decision.take_grant(), &Ending::Refund).await.unwrap();
                     let again = limiter.take_up_to(&request, most).await.unwrap();
                     assert_eq!(again.granted(), granted, "{wide:?} {narrow:?}");
                 }
@@ -308,9 +308,9 @@ fn threads_that_refund_everything_leave_the_limit_unchanged() {
                 thread::spawn(move || {
                     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
                     for _ in 0..500 {
-                        let decision = limiter.check_now(&Request::new(""));
+                        let mut decision = limiter.check_now(&Request::new(""));
                         assert!(decision.is_allowed(), "eight threads hold at most eight");
-                        runtime.block_on(limiter.refund(decision.into_receipt())).unwrap();
+                        runtime.block_on(limiter.end(&mut decision.take_grant(), &Ending::Refund)).unwrap();
                     }
                 })
             })

@@ -9,7 +9,7 @@ use conformance::suite::{START, limits_with_window, long_timeout_options};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate::spi::{Check, CheckVerdict, Gate, Plan, Store, Subject};
-use tidegate::{Algorithm, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, RuleSet};
+use tidegate::{Algorithm, Ending, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -142,21 +142,21 @@ async fn a_refund_settlement_or_deletion_here_counts_at_once() {
         let exhaust = async || {
             let mut receipts = Vec::new();
             loop {
-                let decision = two.here.check(&ann()).await.unwrap();
+                let mut decision = two.here.check(&ann()).await.unwrap();
                 if !decision.is_allowed() {
                     return receipts;
                 }
-                receipts.push(decision.into_receipt());
+                receipts.push(decision.take_grant());
             }
         };
         let mut receipts = exhaust().await;
-        two.here.refund(receipts.pop().unwrap()).await.unwrap();
+        two.here.end(&mut receipts.pop().unwrap(), &Ending::Refund).await.unwrap();
         assert!(is_allowed(&two.here).await && !is_allowed(&two.here).await);
-        two.here.settle(receipts.pop().unwrap(), |_| Some(0)).await.unwrap();
+        two.here.end(&mut receipts.pop().unwrap(), &Ending::Settle(0.into())).await.unwrap();
         assert!(is_allowed(&two.here).await && !is_allowed(&two.here).await);
         two.here.forget(&ann()).await.unwrap();
         assert_eq!(exhaust().await.len(), 5);
-        two.here.store().forget_prefix().await.unwrap();
+        two.here.store().forget_namespace().await.unwrap();
         assert_eq!(exhaust().await.len(), 5);
     }
 }
@@ -170,7 +170,7 @@ async fn a_refund_or_deletion_elsewhere_counts_within_a_second() {
             last = Some(two.elsewhere.check(&ann()).await.unwrap());
         }
         assert!(!is_allowed(&two.here).await);
-        two.elsewhere.refund(last.unwrap().into_receipt()).await.unwrap();
+        two.elsewhere.end(&mut last.unwrap().take_grant(), &Ending::Refund).await.unwrap();
         assert!(!is_allowed(&two.here).await, "not seen yet");
         two.clock.advance(Duration::from_micros(999_999));
         assert!(!is_allowed(&two.here).await, "not seen yet");

@@ -12,6 +12,7 @@ mod backend;
 mod check_api;
 mod client;
 mod leases;
+mod namespaces;
 mod nginx;
 mod prove;
 mod rate_limit_service;

@@ -11,6 +11,7 @@ use tidegate::spi::Store;
 use tidegate_redis::RedisStore;
 
 const LIST: &str = "tg1{00}@instances";
+const RULES_LIST: &str = "tg1{00}@rules";
 
 /// Each instance counts once, until its last heartbeat is 15 seconds old.
 #[tokio::test]
@@ -33,6 +34,41 @@ async fn instances_count_while_their_heartbeats_arrive() {
             until(|| four.instances() == Some(3)).await;
             let lives: i64 = redis::cmd("PTTL").arg(LIST).query(&mut server.connection()).unwrap();
             assert!(lives > 0, "{kind:?}: the list expires");
+        }
+    }
+}
+
+/// The store's clock decides, and instances that do not know their rules, such as those of earlier versions, do not matter.
+#[tokio::test]
+async fn instances_know_how_many_rule_sets_there_are_and_for_how_long() {
+    for kind in KINDS {
+        for server in [Server::start(kind), Server::start_alone_in_cluster(kind)] {
+            let clock = ManualClock::starting_at(START);
+            let silent = open(&server, &clock);
+            until(|| silent.instances() == Some(1)).await;
+            assert_eq!((silent.rule_sets(), silent.rules_differ_for()), (None, None), "{kind:?}");
+            let with_rules = async |fingerprint| {
+                let store = open(&server, &clock);
+                store.announce_rules(fingerprint);
+                until(|| store.rule_sets().is_some()).await;
+                (store.rule_sets().unwrap(), store.rules_differ_for())
+            };
+            assert_eq!([with_rules(7).await, with_rules(7).await], [(1, None); 2], "{kind:?}");
+            clock.advance(Duration::from_secs(5));
+            // Two rule sets for ten minutes, while instances of both send heartbeats; one of them reloads meanwhile.
+            for seconds in (0..=600).step_by(15) {
+                let lasts = (2, Some(Duration::from_secs(seconds)));
+                let other = if seconds < 300 { 8 } else { 9 };
+                let reloaded = if seconds == 300 { (3, lasts.1) } else { lasts };
+                assert_eq!(with_rules(other).await, reloaded, "{kind:?} after {seconds} s");
+                assert_eq!(with_rules(7).await, reloaded, "{kind:?} after {seconds} s");
+                clock.advance(Duration::from_secs(15));
+            }
+            let lives: i64 = redis::cmd("PTTL").arg(RULES_LIST).query(&mut server.connection()).unwrap();
+            assert!(lives > 0, "{kind:?}: the list expires");
+            // Only one is live now, and the next difference begins anew.
+            clock.advance(Duration::from_micros(1));
+            assert_eq!([with_rules(7).await, with_rules(8).await], [(1, None), (2, Some(Duration::ZERO))], "{kind:?}");
         }
     }
 }

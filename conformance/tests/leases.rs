@@ -7,6 +7,7 @@ mod waiting;
 mod workers;
 
 use std::time::Duration;
+use tidegate::spi::algorithm::AdjustmentOutcome;
 
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{
@@ -14,7 +15,7 @@ use conformance::suite::{
 };
 use conformance::topology::Cluster;
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, PlanMode, Store, Subject};
-use tidegate::{Decision, Lease, LeaseError, Limit, Limiter, OnFailure, Rate, Request, Rule, RuleSet};
+use tidegate::{Decision, Ending, Grant, GrantError, Limit, Limiter, OnFailure, Rate, Request, Retake, Rule, RuleSet};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
@@ -34,8 +35,8 @@ async fn take<S: Store>(limiter: &Limiter<S>) -> Decision {
     limiter.check(&Request::new("")).await.unwrap()
 }
 
-async fn hold<S: Store>(limiter: &Limiter<S>) -> Lease {
-    take(limiter).await.lease().expect("a free slot")
+async fn hold<S: Store>(limiter: &Limiter<S>) -> Grant {
+    take(limiter).await.take_grant()
 }
 
 /// A worker that is killed neither renews nor releases.
@@ -44,12 +45,12 @@ async fn the_slot_of_a_dead_worker_is_free_after_the_lease_no_earlier_and_no_lat
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(slots(1));
         let lease = hold(&limiter).await;
-        assert_eq!(lease.duration(), LEASE);
+        assert_eq!(lease.duration(), Some(LEASE));
         drop(lease);
         fixture.clock.advance(LEASE.saturating_sub(MICROSECOND));
-        let denied = take(&limiter).await;
+        let mut denied = take(&limiter).await;
         assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(SECOND)));
-        assert!(denied.lease().is_none());
+        assert!(denied.take_grant().is_empty());
         fixture.clock.advance(MICROSECOND);
         assert!(take(&limiter).await.is_allowed());
     })
@@ -60,15 +61,15 @@ async fn the_slot_of_a_dead_worker_is_free_after_the_lease_no_earlier_and_no_lat
 async fn a_heartbeat_after_the_lease_has_run_out_is_refused_and_takes_nothing() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(slots(1));
-        let lease = hold(&limiter).await;
+        let mut lease = hold(&limiter).await;
         fixture.clock.advance(LEASE);
-        assert!(matches!(limiter.renew(&lease).await, Err(LeaseError::NotHeld)));
+        assert!(matches!(limiter.renew(&lease, Retake::No).await, Err(GrantError::NotHeld)));
         assert_eq!(left(&limiter).await, 1);
         let other = hold(&limiter).await;
-        assert!(matches!(limiter.renew(&lease).await, Err(LeaseError::NotHeld)), "another holds the slot");
-        assert!(matches!(limiter.release(lease).await, Err(LeaseError::NotHeld)));
+        assert!(matches!(limiter.renew(&lease, Retake::No).await, Err(GrantError::NotHeld)), "another holds the slot");
+        assert!(matches!(limiter.end(&mut lease, &Ending::Release).await, Err(GrantError::NotHeld)));
         assert_eq!(left(&limiter).await, 0, "the slot of the other is not released");
-        limiter.renew(&other).await.unwrap();
+        limiter.renew(&other, Retake::No).await.unwrap();
     })
     .await;
 }
@@ -77,18 +78,18 @@ async fn a_heartbeat_after_the_lease_has_run_out_is_refused_and_takes_nothing() 
 async fn a_stranger_and_a_second_release_free_no_slot() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(slots(2));
-        let (first, second) = (take(&limiter).await, take(&limiter).await);
+        let (mut first, mut second) = (hold(&limiter).await, hold(&limiter).await);
         let plan = limiter.plan(&Request::new(""));
         let stranger = Adjustment::release(&plan.checks()[0], LeaseOwner::random());
         limiter.adjust(&[stranger]).await.unwrap();
         assert_eq!(left(&limiter).await, 0);
-        limiter.release(first.lease().unwrap()).await.unwrap();
+        limiter.end(&mut first, &Ending::Release).await.unwrap();
         for _ in 0..3 {
             assert_eq!(left(&limiter).await, 1);
-            assert!(matches!(limiter.release(first.lease().unwrap()).await, Err(LeaseError::NotHeld)));
+            assert!(matches!(limiter.end(&mut first, &Ending::Release).await, Err(GrantError::NotHeld)));
         }
-        limiter.refund(second.into_receipt()).await.unwrap();
-        limiter.refund(first.into_receipt()).await.unwrap();
+        limiter.end(&mut second, &Ending::Refund).await.unwrap();
+        limiter.end(&mut first, &Ending::Refund).await.unwrap();
         assert_eq!((left(&limiter).await, count_allowed(&limiter, 1, 5).await), (2, 2));
     })
     .await;
@@ -99,11 +100,11 @@ async fn a_stranger_and_a_second_release_free_no_slot() {
 async fn settling_the_cost_of_a_request_leaves_its_slot_held() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(slots(2));
-        let decision = limiter.check(&Request::new("").with_cost(2)).await.unwrap();
-        let lease = decision.lease().unwrap();
-        limiter.settle(decision.into_receipt(), |_| Some(0)).await.unwrap();
+        let mut decision = limiter.check(&Request::new("").with_cost(2)).await.unwrap();
+        let mut lease = decision.take_grant();
+        limiter.end(&mut decision.take_grant(), &Ending::Settle(0.into())).await.unwrap();
         assert_eq!(left(&limiter).await, 0);
-        limiter.release(lease).await.unwrap();
+        limiter.end(&mut lease, &Ending::Release).await.unwrap();
         assert_eq!(left(&limiter).await, 2);
     })
     .await;
@@ -120,14 +121,16 @@ async fn a_slot_that_is_released_while_the_server_hangs_is_free_when_it_answers_
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
         let lease = loop {
             // A busy machine may be late.
-            if let Some(lease) = limiter.check(&Request::new("")).await.ok().and_then(|decision| decision.lease()) {
-                break lease;
+            if let Ok(mut decision) = limiter.check(&Request::new("")).await
+                && decision.is_allowed()
+            {
+                break decision.take_grant();
             }
         };
         server.hang();
         // Executed when the server goes on, long after its caller has the error.
         assert!(limiter.check(&Request::new("")).await.is_err());
-        limiter.release_soon(lease);
+        limiter.spawn_end(lease, &Ending::Release);
         server.resume();
         let is_free = async {
             loop {
@@ -155,7 +158,7 @@ async fn releases_in_the_background_share_calls() {
         assert_eq!(left(&limiter).await, 0);
         let before = server.calls("evalsha");
         for lease in leases {
-            limiter.release_soon(lease);
+            limiter.spawn_end(lease, &Ending::Release);
         }
         // Peeks are other commands.
         while left(&limiter).await < 1_000 {}
@@ -175,7 +178,7 @@ async fn holders_above_a_lowered_limit_lose_their_slots_when_they_renew() {
         assert_eq!(count_allowed(&narrow, 1, 3).await, 0);
         let mut held = 0;
         for lease in &leases {
-            held += u64::from(narrow.renew(lease).await.is_ok());
+            held += u64::from(narrow.renew(lease, Retake::No).await.is_ok());
         }
         assert_eq!(held, 2, "three of five gave their slots up");
         assert_eq!((left(&wide).await, left(&narrow).await), (3, 0));
@@ -192,7 +195,7 @@ async fn a_clock_that_jumps_back_neither_frees_slots_nor_locks_them_for_longer_t
         let (_first, second) = (hold(&limiter).await, hold(&limiter).await);
         fixture.clock.set(tidegate::Timestamp::from_micros(start.as_micros() - 3_600_000_000));
         assert_eq!(count_allowed(&limiter, 1, 3).await, 0);
-        limiter.renew(&second).await.unwrap();
+        limiter.renew(&second, Retake::No).await.unwrap();
         fixture.clock.advance(SECOND.saturating_sub(MICROSECOND));
         assert_eq!(count_allowed(&limiter, 1, 3).await, 0);
         fixture.clock.advance(MICROSECOND);
@@ -206,12 +209,12 @@ async fn a_clock_that_jumps_back_neither_frees_slots_nor_locks_them_for_longer_t
 async fn holders_whose_slots_the_store_has_forgotten_are_told_so() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(slots(2));
-        let (first, second) = (hold(&limiter).await, hold(&limiter).await);
+        let (first, mut second) = (hold(&limiter).await, hold(&limiter).await);
         limiter.forget(&Request::new("")).await.unwrap();
-        assert!(matches!(limiter.renew(&first).await, Err(LeaseError::NotHeld)));
+        assert!(matches!(limiter.renew(&first, Retake::No).await, Err(GrantError::NotHeld)));
         let _third = hold(&limiter).await;
-        assert!(matches!(limiter.renew(&second).await, Err(LeaseError::NotHeld)));
-        assert!(matches!(limiter.release(second).await, Err(LeaseError::NotHeld)));
+        assert!(matches!(limiter.renew(&second, Retake::No).await, Err(GrantError::NotHeld)));
+        assert!(matches!(limiter.end(&mut second, &Ending::Release).await, Err(GrantError::NotHeld)));
         assert_eq!(left(&limiter).await, 1);
     })
     .await;
@@ -238,10 +241,8 @@ async fn denied_requests_hold_no_slot_even_if_each_check_counts() {
         let limiter = fixture.limiter_of([Rule::new("slots", slots(5)), Rule::new("hour", hour)]);
         for mode in [PlanMode::AllOrNothing, PlanMode::CountEach] {
             let plan = limiter.plan(&Request::new("")).with_mode(mode);
-            let decision = limiter.check_plan(&plan).await.unwrap();
-            if let Some(lease) = decision.lease() {
-                limiter.release(lease).await.unwrap();
-            }
+            let mut decision = limiter.check_plan(&plan).await.unwrap();
+            limiter.end(&mut decision.take_grant(), &Ending::Release).await.unwrap();
             for _ in 0..3 {
                 let plan = limiter.plan(&Request::new("")).with_mode(mode);
                 assert!(!limiter.check_plan(&plan).await.unwrap().is_allowed());
@@ -258,9 +259,9 @@ async fn refunding_a_request_releases_its_slot_even_if_its_place_in_a_queue_is_s
     on_every_store(async |fixture| {
         let queue = Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap();
         let limiter = fixture.limiter_of([Rule::new("slots", slots(9)), Rule::new("queue", queue)]);
-        let first = take(&limiter).await;
+        let mut first = take(&limiter).await;
         let _second = take(&limiter).await;
-        limiter.refund(first.into_receipt()).await.unwrap();
+        limiter.end(&mut first.take_grant(), &Ending::Refund).await.unwrap();
         let peek = limiter.peek(&Request::new("")).await.unwrap();
         assert_eq!(peek.checks()[0].outcome().remaining, 8);
     })
@@ -278,10 +279,10 @@ async fn a_denial_is_never_repeated_after_a_release() {
             |store: &RedisStore| Limiter::new(RuleSet::new([Rule::new("r", long_slots(1))]).unwrap(), store.clone());
         let (one, other) = (limiter(&one), limiter(&other));
         for _ in 0..20 {
-            let lease = hold(&one).await;
+            let mut lease = hold(&one).await;
             assert_eq!(count_allowed(&other, 1, 2).await, 0);
-            one.release(lease).await.unwrap();
-            other.release(hold(&other).await).await.unwrap();
+            one.end(&mut lease, &Ending::Release).await.unwrap();
+            other.end(&mut hold(&other).await, &Ending::Release).await.unwrap();
         }
         assert_eq!(other.store().denial_cache_entries(), 0);
     }
@@ -309,10 +310,11 @@ async fn no_more_than_the_limit_is_ever_held_under_concurrent_takes() {
                 renewals.push(Adjustment::renewal(check, owner));
                 releases.push(Adjustment::release(check, owner));
             }
-            assert!(store.update_slots(&renewals).await.unwrap().iter().all(|held| *held));
-            assert!(store.update_slots(&releases).await.unwrap().iter().all(|held| *held));
-            assert!(store.update_slots(&releases).await.unwrap().iter().all(|held| !*held));
-            assert!(store.update_slots(&renewals).await.unwrap().iter().all(|held| !*held));
+            let is_held = |outcome: &AdjustmentOutcome| *outcome == AdjustmentOutcome::Applied;
+            assert!(store.apply(&renewals).await.outcomes().unwrap().iter().all(is_held));
+            assert!(store.apply(&releases).await.outcomes().unwrap().iter().all(is_held));
+            assert!(!store.apply(&releases).await.outcomes().unwrap().iter().any(is_held));
+            assert!(!store.apply(&renewals).await.outcomes().unwrap().iter().any(is_held));
         }
     }
 }
@@ -337,16 +339,16 @@ async fn a_plan_that_is_denied_across_slots_gives_its_slots_back() {
             let peek = limiter.peek(&request()).await.unwrap();
             peek.checks().iter().map(|check| check.outcome().remaining).collect::<Vec<_>>()
         };
-        let first = limiter.check_plan(&limiter.plan(&request()).with_mode(mode)).await.unwrap();
+        let mut first = limiter.check_plan(&limiter.plan(&request()).with_mode(mode)).await.unwrap();
         assert!(first.is_allowed());
         for _ in 0..4 {
-            let denied = limiter.check_plan(&limiter.plan(&request()).with_mode(mode)).await.unwrap();
-            assert_eq!((denied.is_allowed(), denied.lease()), (false, None), "{mode:?}");
+            let mut denied = limiter.check_plan(&limiter.plan(&request()).with_mode(mode)).await.unwrap();
+            assert!(!denied.is_allowed() && denied.take_grant().split_slots().is_empty(), "{mode:?}");
             assert_eq!(remaining().await, [1, 4, 0], "{mode:?}");
         }
-        let lease = first.lease().unwrap();
-        limiter.renew(&lease).await.unwrap();
-        limiter.release(lease).await.unwrap();
+        let mut lease = first.take_grant();
+        limiter.renew(&lease, Retake::No).await.unwrap();
+        limiter.end(&mut lease, &Ending::Release).await.unwrap();
         assert_eq!(remaining().await, [2, 5, 0], "{mode:?}");
     }
 }
@@ -361,7 +363,7 @@ async fn slots_are_renewed_and_released_while_their_keys_move_to_another_server(
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store);
     let request = Request::new("").with_attribute("user", "ann");
     let [first, second] = [limiter.check(&request).await, limiter.check(&request).await];
-    let [first, second] = [first, second].map(|decision| decision.unwrap().lease().unwrap());
+    let [mut first, second] = [first, second].map(|decision| decision.unwrap().take_grant());
     let names: Vec<_> = limiter.plan(&request).checks().iter().map(|check| key_name(check.key())).collect();
     let mut slot_of_key = redis::cmd("CLUSTER");
     slot_of_key.arg("KEYSLOT").arg(&names[0]);
@@ -369,17 +371,17 @@ async fn slots_are_renewed_and_released_while_their_keys_move_to_another_server(
     let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
     cluster.start_slot_move(slot, source, target);
     cluster.migrate(source, target, &names[..2]);
-    limiter.renew(&first).await.unwrap();
-    limiter.renew_or_retake(&second).await.unwrap();
+    limiter.renew(&first, Retake::No).await.unwrap();
+    limiter.renew(&second, Retake::IfLost).await.unwrap();
     assert!(!limiter.check(&request).await.unwrap().is_allowed());
-    limiter.release(first).await.unwrap();
-    let third = limiter.check(&request).await.unwrap().lease().unwrap();
+    limiter.end(&mut first, &Ending::Release).await.unwrap();
+    let third = limiter.check(&request).await.unwrap().take_grant();
     cluster.move_keys(slot, source, target);
     cluster.finish_slot_move(slot, target);
     assert!(!limiter.check(&request).await.unwrap().is_allowed());
-    for lease in [second, third] {
-        limiter.renew(&lease).await.unwrap();
-        limiter.release(lease).await.unwrap();
+    for mut lease in [second, third] {
+        limiter.renew(&lease, Retake::No).await.unwrap();
+        limiter.end(&mut lease, &Ending::Release).await.unwrap();
     }
     let peek = limiter.peek(&request).await.unwrap();
     assert!(peek.checks().iter().all(|check| check.outcome().remaining == 2));

@@ -9,7 +9,7 @@ use conformance::suite::{long_timeout_options, retry_while_transient};
 use redis::Connection;
 use tempfile::TempDir;
 use tidegate::spi::{AccountKey, LedgerStage, Outbox, Store, UnconfirmedEntry};
-use tidegate::{LedgerMode, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, StoreErrorKind};
+use tidegate::{Ending, LedgerMode, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_ledger::{Ledger, LedgerService, LedgerUrl, ServiceOptions};
 use tidegate_redis::RedisStore;
 
@@ -112,8 +112,8 @@ impl Failover {
     }
 
     async fn reserve_and_commit(&self, cost: u64) {
-        let decision = self.limiter.reserve(&Self::request(cost), Some("job-1")).await.unwrap();
-        self.limiter.commit(&decision.reservation().unwrap(), cost).await.unwrap();
+        let mut decision = self.limiter.reserve(&Self::request(cost), Some("job-1")).await.unwrap();
+        self.limiter.end(&mut decision.take_grant(), &Ending::Commit(cost.into())).await.unwrap();
     }
 }
 

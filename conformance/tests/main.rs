@@ -29,6 +29,8 @@ mod heartbeats;
 mod leases;
 mod ledger_database;
 mod ledger_failover;
+mod ledger_start;
+mod namespaces;
 mod newcomers;
 mod outbox;
 mod partial_outage;

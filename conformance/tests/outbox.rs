@@ -13,9 +13,8 @@ use conformance::dose;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, decide_all, key_name, long_timeout_options, wait_until};
 use futures_util::future::join_all;
-use tidegate::spi::algorithm::holds::HoldEnding;
 use tidegate::spi::algorithm::quota::QuotaState;
-use tidegate::spi::algorithm::{Op, TakePosition};
+use tidegate::spi::algorithm::{AdjustmentOutcome, Op, TakePosition};
 use tidegate::spi::{
     AccountKey, Adjustment, Check, EntryId, EntryKind, Gate, GateHold, GateHoldStatus, GateState, Outbox, Plan,
     PlanMode, ReservationTerms, Store, Subject, Verdict,
@@ -92,8 +91,8 @@ async fn denied_plans_repeated_reservations_and_peeks_write_no_entry() {
         assert_eq!(amounts(&entries), [(EntryKind::Reserve, 0, 30)]);
         assert_eq!((entries[0].owner, entries[0].expires_at), (5, START.plus(TTL)));
         let commit = Adjustment::new(&take(0).checks()[0], commit(5, 45));
-        assert_eq!(store.end_holds(&[commit]).await.unwrap(), [HoldEnding::Ended]);
-        assert_eq!(store.end_holds(&[commit]).await.unwrap(), [HoldEnding::Repeated]);
+        assert_eq!(store.apply(&[commit]).await.outcomes().unwrap(), [AdjustmentOutcome::Applied]);
+        assert_eq!(store.apply(&[commit]).await.outcomes().unwrap(), [AdjustmentOutcome::Repeated]);
         assert_eq!(amounts(&drain(&store).await), [(EntryKind::Commit, 45, 0)]);
         // It is in debt now, and a denial writes the same state again.
         assert_eq!(store.decide(&take(0)).await.unwrap().granted(), 0);
@@ -153,10 +152,10 @@ async fn an_emptied_server_admits_nothing_until_it_is_rebuilt() {
         }
         let refund = Op::Refund { cost: 4, position: TakePosition::default() };
         for op in [refund, commit(1, 3)] {
-            assert_rebuilding(&store.adjust(&[Adjustment::new(&check, op)]).await);
+            assert_rebuilding(&store.apply(&[Adjustment::new(&check, op)]).await.outcomes().map(drop));
         }
-        assert_rebuilding(&store.adjust(&[Adjustment::charge(&check)]).await);
-        assert_rebuilding(&store.end_holds(&[Adjustment::new(&check, commit(1, 3))]).await.map(drop));
+        assert_rebuilding(&store.apply(&[Adjustment::charge(&check)]).await.outcomes().map(drop));
+        assert_rebuilding(&store.apply(&[Adjustment::new(&check, commit(1, 3))]).await.outcomes().map(drop));
         let keys: u64 = redis::cmd("DBSIZE").query(&mut server.connection()).unwrap();
         assert_eq!(keys, 0);
         assert_eq!(store.take_written_partitions(), [PARTITION], "it must be rebuilt");
@@ -184,12 +183,12 @@ async fn instances_learn_a_generation_from_the_reply() {
     let gate = gate("api");
     let check = Check::new(&gate, subject(PARTITION.into()), 4);
     let plan = Plan::new([check]).unwrap();
-    second.adjust(&[Adjustment::charge(&check)]).await.unwrap();
+    second.apply(&[Adjustment::charge(&check)]).await.outcomes().unwrap();
     assert_eq!(second.ledger_generation(PARTITION), Some(GENERATION));
     flush(&server);
     first.rebuild_partition(PARTITION, 11, &[]).await.unwrap();
     let refund = Adjustment::new(&check, Op::Refund { cost: 4, position: position_of(START) });
-    assert_rebuilding(&second.adjust(&[refund]).await);
+    assert_rebuilding(&second.apply(&[refund]).await.outcomes().map(drop));
     assert_eq!(second.ledger_generation(PARTITION), Some(11));
 
     flush(&server);
@@ -198,8 +197,8 @@ async fn instances_learn_a_generation_from_the_reply() {
     assert_eq!(second.ledger_generation(PARTITION), Some(12));
     flush(&server);
     first.rebuild_partition(PARTITION, 13, &[]).await.unwrap();
-    second.adjust(&[Adjustment::charge(&check), refund]).await.unwrap_err();
-    second.adjust(&[Adjustment::charge(&check), refund]).await.unwrap();
+    second.apply(&[Adjustment::charge(&check), refund]).await.outcomes().unwrap_err();
+    second.apply(&[Adjustment::charge(&check), refund]).await.outcomes().unwrap();
     assert_eq!(amounts(&drain(&first).await), [(EntryKind::Consume, 4, 0), (EntryKind::Release, -4, 0)]);
 }
 
@@ -264,7 +263,7 @@ async fn a_full_outbox_and_a_full_server_refuse_plans_and_take_adjustments() {
         assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Refused, false));
         assert!(error.to_string().contains("outbox"), "{error}");
         assert_eq!(store.decide(&plan.clone().with_peek()).await.unwrap().checks()[0].outcome.remaining, 96);
-        store.adjust(&[Adjustment::charge(&check)]).await.unwrap();
+        store.apply(&[Adjustment::charge(&check)]).await.outcomes().unwrap();
         let _: () = redis::cmd("XTRIM").arg(stream).arg("MAXLEN").arg(1).query(&mut connection).unwrap();
         assert_eq!(amounts(&drain(&store).await), [(EntryKind::Consume, 4, 0)]);
         assert_eq!(store.decide(&plan).await.unwrap().granted(), 1);
@@ -272,7 +271,7 @@ async fn a_full_outbox_and_a_full_server_refuse_plans_and_take_adjustments() {
         let _: () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut connection).unwrap();
         let error = store.decide(&plan).await.unwrap_err();
         assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Refused, false), "{error}");
-        store.adjust(&[Adjustment::charge(&check)]).await.unwrap();
+        store.apply(&[Adjustment::charge(&check)]).await.outcomes().unwrap();
         let batch = store.read_outbox(PARTITION, 1).await.unwrap();
         assert_eq!((batch.entries.len(), batch.waiting), (1, 1));
         drain(&store).await;
@@ -311,7 +310,7 @@ async fn two_rebuilders_agree_on_one_generation() {
 
         // The entries of a stream that outlived its generation are read before, and keep theirs.
         let check = Check::new(&gate, subject(PARTITION.into()), 1);
-        store.adjust(&[Adjustment::charge(&check)]).await.unwrap();
+        store.apply(&[Adjustment::charge(&check)]).await.outcomes().unwrap();
         let _: () = redis::cmd("DEL").arg("tg1{07}@generation").query(&mut server.connection()).unwrap();
         assert_eq!(
             store.rebuild_partition(PARTITION, 31, &states).await.unwrap_err().kind(),
@@ -333,7 +332,7 @@ async fn acknowledged_entries_are_deleted_and_the_position_stays() {
         let before = store.read_outbox(PARTITION, ALL).await.unwrap().position;
         for number in 0..1_200 {
             let check = Check::new(&gate, Subject::from_hash((u128::from(PARTITION) << 96) + number), 1);
-            store.adjust(&[Adjustment::charge(&check)]).await.unwrap();
+            store.apply(&[Adjustment::charge(&check)]).await.outcomes().unwrap();
         }
         let batch = store.read_outbox(PARTITION, 1_000).await.unwrap();
         assert_eq!((batch.entries.len(), batch.waiting), (1_000, 200));
@@ -354,7 +353,7 @@ async fn a_commit_in_the_background_waits_until_the_partition_is_rebuilt() {
     let gate = gate("api");
     let check = Check::new(&gate, subject(PARTITION.into()), 4);
     flush(&server);
-    store.adjust_soon(&[Adjustment::new(&check, commit(1, 3))]);
+    store.spawn_apply(&[Adjustment::new(&check, commit(1, 3))]);
     let is_refused = || store.take_written_partitions() == [PARTITION];
     wait_until("refused", is_refused, String::new).await;
     assert_eq!(store.ledger_generation(PARTITION), None);

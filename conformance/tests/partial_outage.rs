@@ -6,7 +6,7 @@ use conformance::server::Kind;
 use conformance::suite::{START, key_name, long_timeout_options, one_limit_of_each_kind, retry_while_transient};
 use conformance::topology::Cluster;
 use tidegate::spi::{Adjustment, Plan, PlanMode, Store};
-use tidegate::{LeaseError, Limit, Limiter, ManualClock, OnFailure, Request, Rule, RuleSet};
+use tidegate::{GrantError, Limit, Limiter, ManualClock, OnFailure, Request, Retake, Rule, RuleSet};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;
@@ -28,7 +28,7 @@ async fn a_denial_by_one_server_stands_while_another_hangs() {
         };
         // The second server denies, and the store has seen it.
         let all = limiter.plan(&Request::new("").with_cost(5));
-        store.adjust(&[Adjustment::charge(&all.checks()[1])]).await.unwrap();
+        store.apply(&[Adjustment::charge(&all.checks()[1])]).await.outcomes().unwrap();
         assert_eq!(store.decide(&limiter.plan(&Request::new(""))).await.unwrap().granted(), 0);
         cluster.servers[hanging].hang();
         for round in 0..12 {
@@ -54,12 +54,12 @@ async fn slots_on_one_server_are_renewed_while_another_hangs() {
     let options = RedisOptions::new().with_timeout(Duration::from_secs(2)).with_heartbeats(false);
     let store = RedisStore::connect_with(&cluster.url(), options.with_clock(clock.clone())).await.unwrap();
     let (limiter, hanging) = on_two_servers(&cluster, &store, 0, Limit::concurrency(5, LEASE).unwrap());
-    let lease = limiter.check(&Request::new("")).await.unwrap().lease().unwrap();
+    let lease = limiter.check(&Request::new("")).await.unwrap().take_grant();
     cluster.servers[hanging].hang();
     for _ in 0..3 {
         clock.advance(LEASE / 2);
-        let renewed = limiter.renew(&lease).await;
-        assert!(matches!(&renewed, Err(LeaseError::Store(error)) if error.is_transient()), "{renewed:?}");
+        let renewed = limiter.renew(&lease, Retake::No).await;
+        assert!(matches!(&renewed, Err(GrantError::Store(error)) if error.is_transient()), "{renewed:?}");
     }
     cluster.servers[hanging].resume();
     let peek = retry_while_transient(async || limiter.peek(&Request::new("")).await).await;

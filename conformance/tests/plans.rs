@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance::suite::{StoreFixture, limits_with_window, on_every_store, one_limit_of_each_kind};
 use tidegate::spi::{Check, Gate, KeyStem, Plan, PlanMode, Role, Store, Subject};
-use tidegate::{Decision, Limit, Limiter, Rate, Request, Rule, RuleMode};
+use tidegate::{Decision, Ending, Limit, Limiter, Rate, Request, Rule, RuleMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -305,8 +305,8 @@ async fn rules_of_one_budget_share_it() {
             assert_eq!(left("write", "ann").await, (false, expected("write", 3, 4, 7)), "{limit:?}");
             assert_eq!(left("write", "bob").await, (true, expected("write", 6, 8, 9)), "{limit:?}");
 
-            let decision = limiter.check(&Request::new("read").with_attribute("user", "ann")).await.unwrap();
-            limiter.refund(decision.into_receipt()).await.unwrap();
+            let mut decision = limiter.check(&Request::new("read").with_attribute("user", "ann")).await.unwrap();
+            limiter.end(&mut decision.take_grant(), &Ending::Refund).await.unwrap();
             assert_eq!(left("other", "ann").await, (true, expected("always", 2, 2, 6)), "{limit:?}");
             for user in ["ann", "bob"] {
                 limiter.forget(&Request::new("read").with_attribute("user", user)).await.unwrap();

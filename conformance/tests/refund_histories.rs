@@ -15,7 +15,7 @@ use conformance::suite::{START, long_timeout_options};
 use proptest::prelude::*;
 use tidegate::spi::Store;
 use tidegate::{
-    Clock, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Receipt, Request, Rule, RuleSet,
+    Clock, Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleSet,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -59,7 +59,7 @@ struct Open {
     user: usize,
     own: usize,
     queue: usize,
-    receipt: Receipt,
+    receipt: Grant,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -152,7 +152,7 @@ impl Sequence {
                 Step::Wait(micros) => clock.advance(Duration::from_micros(micros)),
                 Step::Take { user, cost } => {
                     let request = Request::new("").with_attribute("user", USERS[user]).with_cost(cost);
-                    let decision = limiter.check(&request).await.unwrap();
+                    let mut decision = limiter.check(&request).await.unwrap();
                     if decision.is_allowed() {
                         let at = clock.now().as_micros();
                         let [of_own, of_queue] = [0, 1].map(|index| {
@@ -163,19 +163,19 @@ impl Sequence {
                         });
                         assert!(of_own.1.starts_with("own") && of_queue.1.starts_with("queue"));
                         let (own, queue) = (own[user].add(at, of_own.0, cost), queue.add(at, of_queue.0, cost));
-                        open.push(Open { user, own, queue, receipt: decision.into_receipt() });
+                        open.push(Open { user, own, queue, receipt: decision.take_grant() });
                     }
                 }
                 Step::GiveBack { which, how } => {
                     let Some(index) = which.checked_rem(open.len()) else { continue };
-                    let Open { user, own: of_own, queue: of_queue, receipt } = open.swap_remove(index);
+                    let Open { user, own: of_own, queue: of_queue, mut receipt } = open.swap_remove(index);
                     let actual = match how {
                         Return::Refund => {
-                            limiter.refund(receipt).await.unwrap();
+                            limiter.end(&mut receipt, &Ending::Refund).await.unwrap();
                             0
                         }
                         Return::Settle(actual) => {
-                            limiter.settle(receipt, |_| Some(actual)).await.unwrap();
+                            limiter.end(&mut receipt, &Ending::Settle(actual.into())).await.unwrap();
                             actual
                         }
                     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conformance::suite::{AnyStore, StoreFixture, count_allowed, left, on_every_store, one_limit_of_each_kind};
 use tidegate::spi::Store;
-use tidegate::{Decision, Limit, Limiter, Rate, Receipt, Request, Rule, RuleMode};
+use tidegate::{Decision, Ending, Grant, Limit, Limiter, Rate, Request, Rule, RuleMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -22,12 +22,12 @@ async fn receipts_of_tokens_that_have_refilled_give_nothing_back() {
         let limiter = fixture.limiter(ten_tokens());
         let mut receipts = Vec::new();
         for _ in 0..30 {
-            receipts.push(take(&limiter, 10).await.into_receipt());
+            receipts.push(take(&limiter, 10).await.take_grant());
             fixture.clock.advance(10 * SECOND);
         }
         let mut admitted = count_allowed(&limiter, 1, 20).await;
-        for receipt in receipts {
-            limiter.refund(receipt).await.unwrap();
+        for mut receipt in receipts {
+            limiter.end(&mut receipt, &Ending::Refund).await.unwrap();
             admitted += count_allowed(&limiter, 1, 20).await;
         }
         assert_eq!(admitted, 10);
@@ -42,12 +42,12 @@ async fn settling_gives_back_no_tokens_that_have_refilled() {
         let limiter = fixture.limiter(Limit::token_bucket(1_000, Rate::per_second(100).unwrap()).unwrap());
         let mut receipts = Vec::new();
         for _ in 0..9 {
-            receipts.push(take(&limiter, 100).await.into_receipt());
+            receipts.push(take(&limiter, 100).await.take_grant());
             fixture.clock.advance(SECOND);
         }
         let mut admitted = count_allowed(&limiter, 100, 20).await;
-        for receipt in receipts {
-            limiter.settle(receipt, |_| Some(0)).await.unwrap();
+        for mut receipt in receipts {
+            limiter.end(&mut receipt, &Ending::Settle(0.into())).await.unwrap();
             admitted += count_allowed(&limiter, 100, 20).await;
         }
         assert_eq!(admitted, 10);
@@ -61,18 +61,18 @@ async fn settling_gives_back_no_tokens_that_have_refilled() {
 async fn taking_and_refunding_again_does_not_lengthen_receipts() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(ten_tokens());
-        let mut receipts: Vec<Receipt> = Vec::new();
+        let mut receipts: Vec<Grant> = Vec::new();
         for round in 0..4 {
             let mut admitted = 0;
-            for receipt in std::mem::take(&mut receipts) {
+            for mut receipt in std::mem::take(&mut receipts) {
                 admitted += take_all(&limiter, &mut receipts).await;
-                limiter.refund(receipt).await.unwrap();
+                limiter.end(&mut receipt, &Ending::Refund).await.unwrap();
             }
             admitted += take_all(&limiter, &mut receipts).await;
             assert!(admitted <= 10, "{admitted} in one instant of round {round}");
             // Every receipt is exchanged for one of the same cost that ends as late as possible.
             for _ in 0..receipts.len() {
-                limiter.refund(receipts.remove(0)).await.unwrap();
+                limiter.end(&mut receipts.remove(0), &Ending::Refund).await.unwrap();
                 take_all(&limiter, &mut receipts).await;
             }
             fixture.clock.advance(9 * SECOND);
@@ -86,15 +86,15 @@ async fn taking_and_refunding_again_does_not_lengthen_receipts() {
 async fn a_late_refund_gives_back_what_is_still_missing() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(ten_tokens());
-        let first = take(&limiter, 4).await;
-        let second = take(&limiter, 4).await;
+        let mut first = take(&limiter, 4).await;
+        let mut second = take(&limiter, 4).await;
         fixture.clock.advance(6 * SECOND);
         assert_eq!(left(&limiter).await, 8);
         // The bucket refills in the order of the takes: the first four tokens, then two of the second take.
-        limiter.refund(first.into_receipt()).await.unwrap();
+        limiter.end(&mut first.take_grant(), &Ending::Refund).await.unwrap();
         assert_eq!(left(&limiter).await, 8);
         let _ = take(&limiter, 8).await;
-        limiter.refund(second.into_receipt()).await.unwrap();
+        limiter.end(&mut second.take_grant(), &Ending::Refund).await.unwrap();
         assert_eq!(left(&limiter).await, 2);
     })
     .await;
@@ -108,10 +108,10 @@ async fn refunds_at_once_are_exact_in_any_order() {
             let limiter = fixture.limiter(Limit::token_bucket(10, Rate::per_second(7).unwrap()).unwrap());
             let mut taken = Vec::new();
             for cost in [1, 3, 5] {
-                taken.push(Some(take(&limiter, cost).await.into_receipt()));
+                taken.push(Some(take(&limiter, cost).await.take_grant()));
             }
             for index in order {
-                limiter.refund(taken[index].take().unwrap()).await.unwrap();
+                limiter.end(&mut taken[index].take().unwrap(), &Ending::Refund).await.unwrap();
             }
             assert_eq!(left(&limiter).await, 10, "{order:?}");
             limiter.forget(&Request::new("")).await.unwrap();
@@ -148,11 +148,11 @@ async fn leaving_a_queue_with_others_behind_is_not_free() {
             let limiter = own_and_queue(fixture, own, RuleMode::Enabled);
             let mut admitted = 0;
             for _ in 0..280 {
-                let attacker = limiter.check(&request_of("mallory")).await.unwrap();
+                let mut attacker = limiter.check(&request_of("mallory")).await.unwrap();
                 // Somebody queues behind the attacker before it leaves.
                 let _ = limiter.check(&request_of("ann")).await.unwrap();
                 admitted += u64::from(attacker.is_allowed());
-                limiter.refund(attacker.into_receipt()).await.unwrap();
+                limiter.end(&mut attacker.take_grant(), &Ending::Refund).await.unwrap();
             }
             assert_eq!(admitted, 50, "{own:?}");
             assert_eq!(remaining(&limiter, "bob").await, [50, 200], "{own:?}");
@@ -172,11 +172,11 @@ async fn leaving_the_end_of_a_queue_gives_everything_back() {
             let limiter = own_and_queue(fixture, own, RuleMode::Enabled);
             let mut receipts = Vec::new();
             for _ in 0..5 {
-                receipts.push(limiter.check(&request_of("ann")).await.unwrap().into_receipt());
+                receipts.push(limiter.check(&request_of("ann")).await.unwrap().take_grant());
             }
             assert_eq!(remaining(&limiter, "ann").await, [45, 295], "{own:?}");
-            while let Some(receipt) = receipts.pop() {
-                limiter.refund(receipt).await.unwrap();
+            while let Some(mut receipt) = receipts.pop() {
+                limiter.end(&mut receipt, &Ending::Refund).await.unwrap();
             }
             assert_eq!(remaining(&limiter, "ann").await, [50, 300], "{own:?}");
         }
@@ -189,11 +189,36 @@ async fn leaving_the_end_of_a_queue_gives_everything_back() {
 async fn a_place_that_the_queue_has_forgotten_counts_as_given_back() {
     on_every_store(async |fixture| {
         let limiter = own_and_queue(fixture, one_limit_of_each_kind(50)[2], RuleMode::Enabled);
-        let first = limiter.check(&request_of("ann")).await.unwrap();
+        let mut first = limiter.check(&request_of("ann")).await.unwrap();
         let _ = limiter.check(&request_of("bob")).await.unwrap();
         fixture.clock.advance(2 * SECOND);
-        limiter.refund(first.into_receipt()).await.unwrap();
+        limiter.end(&mut first.take_grant(), &Ending::Refund).await.unwrap();
         assert_eq!(remaining(&limiter, "ann").await, [50, 300]);
+    })
+    .await;
+}
+
+/// Regression: across slots of a cluster, the place in the first queue was given back before it was known that the one in the second is stuck,
+/// and then taken again at the end of the queue, even if that had drained.
+#[tokio::test]
+async fn a_place_that_is_stuck_in_one_queue_changes_nothing_in_another() {
+    on_every_store(async |fixture| {
+        let queue = |rate| Limit::leaky_bucket(rate, 9).unwrap();
+        let limiter = fixture.limiter_of([
+            Rule::new("fast", queue(Rate::per_second(1).unwrap())).with_action("both"),
+            Rule::new("slow", queue(Rate::per_hour(1).unwrap())),
+        ]);
+        let fast_reset = async || {
+            let peek = limiter.peek(&Request::new("both")).await.unwrap();
+            peek.checks().iter().find(|check| check.rule() == "fast").unwrap().outcome().reset_after
+        };
+        for (after, reset) in [(SECOND / 4, SECOND * 3 / 4), (2 * SECOND, Duration::ZERO)] {
+            let mut leaving = limiter.check(&Request::new("both")).await.unwrap();
+            let _ = take(&limiter, 1).await;
+            fixture.clock.advance(after);
+            limiter.end(&mut leaving.take_grant(), &Ending::Refund).await.unwrap();
+            assert_eq!(fast_reset().await, reset, "after {after:?}");
+        }
     })
     .await;
 }
@@ -203,9 +228,9 @@ async fn a_place_that_the_queue_has_forgotten_counts_as_given_back() {
 async fn a_place_in_a_shadow_queue_keeps_nothing_else_taken() {
     on_every_store(async |fixture| {
         let limiter = own_and_queue(fixture, one_limit_of_each_kind(50)[0], RuleMode::Shadow);
-        let first = limiter.check(&request_of("ann")).await.unwrap();
+        let mut first = limiter.check(&request_of("ann")).await.unwrap();
         let _ = limiter.check(&request_of("bob")).await.unwrap();
-        limiter.refund(first.into_receipt()).await.unwrap();
+        limiter.end(&mut first.take_grant(), &Ending::Refund).await.unwrap();
         assert_eq!(remaining(&limiter, "ann").await, [50, 298]);
     })
     .await;
@@ -215,9 +240,9 @@ async fn a_place_in_a_shadow_queue_keeps_nothing_else_taken() {
 async fn settling_corrects_each_check_by_itself() {
     on_every_store(async |fixture| {
         let limiter = own_and_queue(fixture, one_limit_of_each_kind(50)[0], RuleMode::Enabled);
-        let first = limiter.check(&request_of("ann").with_cost(5)).await.unwrap();
+        let mut first = limiter.check(&request_of("ann").with_cost(5)).await.unwrap();
         let _ = limiter.check(&request_of("bob")).await.unwrap();
-        limiter.settle(first.into_receipt(), |_| Some(2)).await.unwrap();
+        limiter.end(&mut first.take_grant(), &Ending::Settle(2.into())).await.unwrap();
         assert_eq!(remaining(&limiter, "ann").await, [48, 294]);
     })
     .await;
@@ -232,13 +257,13 @@ async fn take<S: Store>(limiter: &Limiter<S>, cost: u64) -> Decision {
 }
 
 /// Takes single tokens until there are none. Returns how many there were.
-async fn take_all<S: Store>(limiter: &Limiter<S>, receipts: &mut Vec<Receipt>) -> u64 {
+async fn take_all<S: Store>(limiter: &Limiter<S>, receipts: &mut Vec<Grant>) -> u64 {
     let before = receipts.len();
     loop {
-        let decision = limiter.check(&Request::new("")).await.unwrap();
+        let mut decision = limiter.check(&Request::new("")).await.unwrap();
         if !decision.is_allowed() {
             return (receipts.len() - before) as u64;
         }
-        receipts.push(decision.into_receipt());
+        receipts.push(decision.take_grant());
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conformance::suite::{AnyStore, StoreFixture, limits_with_window, on_every_store};
-use tidegate::{Limiter, OnFailure, Request, Secret, StoreError, StoreErrorKind};
+use tidegate::{Costs, Ending, Limiter, OnFailure, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rules::RuleFile;
 
 const FILE: &str = "
@@ -123,15 +123,16 @@ async fn settling_charges_the_actual_cost() {
         for limit in limits_with_window(100, Duration::from_secs(3600)) {
             for (actual, left) in [(0, 100), (4, 96), (10, 90), (35, 65), (1_000, 0)] {
                 let limiter = fixture.limiter(limit);
-                let taken = limiter.check(&Request::new("").with_cost(10)).await.unwrap();
+                let mut taken = limiter.check(&Request::new("").with_cost(10)).await.unwrap();
                 let rule = taken.rule().unwrap().to_owned();
-                limiter.settle(taken.into_receipt(), |name| (name == rule).then_some(actual)).await.unwrap();
+                let settle = Ending::Settle(Costs::default().with(rule, actual));
+                limiter.end(&mut taken.take_grant(), &settle).await.unwrap();
                 let now = limiter.peek(&Request::new("")).await.unwrap();
                 assert_eq!(now.remaining(), Some(left), "{actual} on {limit:?}");
             }
             let limiter = fixture.limiter(limit);
-            let taken = limiter.check(&Request::new("").with_cost(10)).await.unwrap();
-            limiter.settle(taken.into_receipt(), |_| None).await.unwrap();
+            let mut taken = limiter.check(&Request::new("").with_cost(10)).await.unwrap();
+            limiter.end(&mut taken.take_grant(), &Ending::Settle(Costs::default())).await.unwrap();
             assert_eq!(
                 limiter.peek(&Request::new("")).await.unwrap().remaining(),
                 Some(90),

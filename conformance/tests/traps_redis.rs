@@ -10,7 +10,7 @@ use conformance::suite::{
 };
 use redis::Connection;
 use tidegate::spi::{PlanMode, Store};
-use tidegate::{Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
+use tidegate::{Ending, Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
 
 /// Traps 25, 26 and 28: a key was written without its expiry and stayed forever. Every write of every operation sets both at once.
@@ -29,15 +29,15 @@ async fn no_operation_leaves_a_key_that_never_expires() {
                 assert!(immortal.is_empty(), "{kind:?} {limit:?} after {after}: {immortal:?}");
             };
 
-            let receipt = only.check(&request).await.unwrap().into_receipt();
+            let mut receipt = only.check(&request).await.unwrap().take_grant();
             all_expire("a take");
-            only.refund(receipt).await.unwrap();
+            only.end(&mut receipt, &Ending::Refund).await.unwrap();
             all_expire("a refund to zero");
-            let receipt = both.check(&request).await.unwrap().into_receipt();
+            let mut receipt = both.check(&request).await.unwrap().take_grant();
             all_expire("a take by a plan");
             only.charge(&request).await.unwrap();
             all_expire("a charge");
-            both.refund(receipt).await.unwrap();
+            both.end(&mut receipt, &Ending::Refund).await.unwrap();
             all_expire("a refund");
             let _ = both.take_up_to(&request, 2).await.unwrap();
             all_expire("take_up_to");
@@ -59,11 +59,11 @@ async fn a_write_restores_a_lost_expiry() {
         for limit in one_limit_of_each_kind(10) {
             let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
             let name = key_name(limiter.plan(&Request::new("")).checks()[0].key());
-            let receipt = limiter.check(&Request::new("")).await.unwrap().into_receipt();
+            let mut receipt = limiter.check(&Request::new("")).await.unwrap().take_grant();
             let mut remove_expiry = || redis::cmd("PERSIST").arg(&name).query::<bool>(&mut connection).unwrap();
 
             assert!(remove_expiry());
-            limiter.refund(receipt).await.unwrap();
+            limiter.end(&mut receipt, &Ending::Refund).await.unwrap();
             assert!(remove_expiry(), "no expiry after a refund: {kind:?} {limit:?}");
             assert_eq!(count_allowed(&limiter, 1, 1).await, 1);
             assert!(remove_expiry(), "no expiry after a take: {kind:?} {limit:?}");
@@ -82,10 +82,10 @@ async fn a_refund_to_zero_does_not_move_the_window() {
         let limiter = fixture.limiter(Limit::fixed_window(5, window).unwrap());
         fixture.clock.advance(Duration::from_secs(3));
         for seconds_left in [7, 6, 5] {
-            let decision = limiter.check(&Request::new("").with_cost(5)).await.unwrap();
+            let mut decision = limiter.check(&Request::new("").with_cost(5)).await.unwrap();
             assert!(decision.is_allowed());
             assert_eq!(decision.checks()[0].outcome().reset_after, Duration::from_secs(seconds_left));
-            limiter.refund(decision.into_receipt()).await.unwrap();
+            limiter.end(&mut decision.take_grant(), &Ending::Refund).await.unwrap();
             fixture.clock.advance(Duration::from_secs(1));
         }
         assert_eq!(count_allowed(&limiter, 5, 2).await, 1);
@@ -201,8 +201,8 @@ async fn a_server_in_cluster_mode_accepts_every_script() {
         let apart = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("s{i}"), *limit));
         for rules in [together.collect::<Vec<_>>(), apart.collect()] {
             let limiter = Limiter::new(RuleSet::new(rules).unwrap(), server.store_with(long_timeout_options()).await);
-            let receipt = limiter.check(&request).await.unwrap().into_receipt();
-            limiter.refund(receipt).await.unwrap();
+            let mut receipt = limiter.check(&request).await.unwrap().take_grant();
+            limiter.end(&mut receipt, &Ending::Refund).await.unwrap();
             limiter.charge(&request).await.unwrap();
             assert_eq!(limiter.take_up_to(&request, 20).await.unwrap().granted(), 9, "{kind:?}");
             limiter.forget(&request).await.unwrap();

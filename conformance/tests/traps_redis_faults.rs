@@ -11,7 +11,7 @@ use conformance::suite::{
 };
 use redis::Connection;
 use tidegate::spi::{Check, Gate, Plan, Store, Subject};
-use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind, Timestamp};
+use tidegate::{Ending, Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind, Timestamp};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 /// Trap 31: a server that lost its scripts by a flush, restart or failover replies `NOSCRIPT`. Callers do not notice it.
@@ -24,12 +24,12 @@ async fn scripts_are_reloaded_after_the_server_lost_them() {
         for limit in one_limit_of_each_kind(10) {
             let limiter = limiter(limit, &store);
             flush();
-            let decision = limiter.check(&Request::new("")).await.unwrap();
+            let mut decision = limiter.check(&Request::new("")).await.unwrap();
             assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(9)), "{kind:?} {limit:?}");
             flush();
             assert_eq!(limiter.take_up_to(&Request::new(""), 4).await.unwrap().granted(), 4, "{kind:?} {limit:?}");
             flush();
-            limiter.refund(decision.into_receipt()).await.unwrap();
+            limiter.end(&mut decision.take_grant(), &Ending::Refund).await.unwrap();
             flush();
             limiter.charge(&Request::new("")).await.unwrap();
             flush();
@@ -226,7 +226,7 @@ async fn a_full_server_decides_the_subjects_that_it_knows_and_writes_no_new_key(
             let limiter = limiter(limit, &store);
             let new_gate = Gate::for_rule("new", limit);
             let new = Check::new(&new_gate, Subject::from_hash(9), 1);
-            let receipt = limiter.check(&Request::new("").with_cost(4)).await.unwrap().into_receipt();
+            let mut receipt = limiter.check(&Request::new("").with_cost(4)).await.unwrap().take_grant();
             set("maxmemory", "1");
             assert_eq!(count_allowed(&limiter, 1, 1).await, 1, "{kind:?} {limit:?}");
             assert_eq!(limiter.take_up_to(&Request::new(""), 3).await.unwrap().granted(), 3, "{kind:?} {limit:?}");
@@ -241,7 +241,7 @@ async fn a_full_server_decides_the_subjects_that_it_knows_and_writes_no_new_key(
                 assert!(!verdict.checks()[0].unstored || plan.checks().len() == 1, "{kind:?} {limit:?}");
             }
             assert_eq!(count_allowed(&limiter, 1, 3).await, 1, "exactly the limit: {kind:?} {limit:?}");
-            limiter.refund(receipt).await.unwrap();
+            limiter.end(&mut receipt, &Ending::Refund).await.unwrap();
             let refunded = left(&limiter).await;
             limiter.charge(&Request::new("")).await.unwrap();
             set("maxmemory", "0");

@@ -11,8 +11,7 @@ use std::time::Duration;
 use common::cpu::{field, server_micros};
 use common::{CallBench, CallCost, Cell, Contender, Instance, Options, Random, Table, best_of, report, subjects};
 use conformance::server::{Kind, Server};
-use tidegate::spi::algorithm::holds::HoldEnding;
-use tidegate::spi::algorithm::{HoldOp, Op};
+use tidegate::spi::algorithm::{AdjustmentOutcome, HoldOp, Op};
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, ReservationTerms, Store};
 use tidegate::{Limit, Period, Periods, Rate};
 use tidegate_redis::RedisStore;
@@ -55,7 +54,7 @@ fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> T
         bench.contender("lease: take, and release in the background", &instance, async |store, number| {
             let check = check(&slots, number);
             take(store, check, Some(owner(number))).await;
-            store.adjust_soon(&[Adjustment::release(&check, owner(number))]);
+            store.spawn_apply(&[Adjustment::release(&check, owner(number))]);
         }),
         bench.contender("lease: take, and wait for the release", &instance, async |store, number| {
             let check = check(&slots, number);
@@ -194,14 +193,14 @@ async fn reserve_and_commit(store: &RedisStore, check: Check<'_>, owner: LeaseOw
     let plan = Plan::new([check]).unwrap().with_reservation(terms);
     assert_eq!(store.decide(&plan).await.unwrap().granted(), 1);
     let commit = HoldOp::Commit { cost: 1, position: terms.position() };
-    let endings = store.end_holds(&[Adjustment::new(&check, Op::Hold(commit))]).await.unwrap();
+    let endings = store.apply(&[Adjustment::new(&check, Op::Hold(commit))]).await.outcomes().unwrap();
     // A full list forgets the oldest end first, never an open hold.
-    assert_ne!(endings, [HoldEnding::NotFound]);
+    assert_ne!(endings, [AdjustmentOutcome::NotFound]);
 }
 
 async fn update(store: &RedisStore, adjustments: &[Adjustment<'_>]) {
-    let held = store.update_slots(adjustments).await.unwrap();
-    assert!(held.iter().all(|held| *held), "every slot is held");
+    let held = store.apply(adjustments).await.outcomes().unwrap();
+    assert!(held.iter().all(|outcome| *outcome == AdjustmentOutcome::Applied), "every slot is held");
 }
 
 /// Bytes that the server has received and sent.

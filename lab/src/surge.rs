@@ -122,7 +122,7 @@ async fn run_phases(
     };
     let run: Result<(), Failure> = run.await;
     output.progress("");
-    let deleted = context.store.delete_keys().await;
+    let deleted = context.store.delete_keys(Phase::ALL.map(Phase::number)).await;
     run.and(deleted).map(|()| (phases, stopped))
 }
 

@@ -1,10 +1,10 @@
 //! `tidegate-lab surge` on a store of the user: it uses keys of its own, and deletes them. Its flood passes the limit of one bot.
 
 use conformance::server::{Kind, Server};
+use conformance::suite::long_timeout_options;
 use lab::run;
 use serde_json::Value;
 use tidegate::{Limit, Limiter, Rate, Request, Rule, RuleSet};
-use tidegate_redis::RedisOptions;
 use tidegate_server::command::{Exit, Output};
 
 /// Gateways of a run.
@@ -77,23 +77,24 @@ fn surge_leaves_foreign_keys_and_none_of_its_own() {
 }
 
 #[tokio::test]
-async fn forget_prefix_deletes_that_prefix_and_no_other() {
+async fn forget_namespace_deletes_that_namespace_and_no_other() {
     for server in [Server::start(Kind::Redis), Server::start_alone_in_cluster(Kind::Valkey)] {
         let limit = Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap();
         let rules = RuleSet::new([Rule::new("rides", limit).with_per(["user"])]).unwrap();
-        // `*` is no pattern here.
-        let (theirs, ours) = ("runs", "r*s");
-        for prefix in [theirs, ours] {
-            let store = server.store_with(RedisOptions::new().with_prefix(prefix).with_heartbeats(false)).await;
+        let options = |name: &str| long_timeout_options().with_namespace(name.parse().unwrap());
+        // Theirs begins with ours, and with the version after it.
+        let (theirs, ours) = ("run1s", "run");
+        for namespace in [theirs, ours] {
+            let store = server.store_with(options(namespace)).await;
             let limiter = Limiter::new(rules.clone(), store);
             for user in 0..1500 {
                 let user = user.to_string();
                 assert!(limiter.check(&Request::new("").with_attribute("user", &user)).await.unwrap().is_allowed());
             }
         }
-        let ours = server.store_with(RedisOptions::new().with_prefix(ours).with_heartbeats(false)).await;
-        assert_eq!(ours.forget_prefix().await.unwrap(), 1500);
-        assert_eq!(ours.forget_prefix().await.unwrap(), 0);
+        let ours = server.store_with(options(ours)).await;
+        assert_eq!(ours.forget_namespace().await.unwrap(), 1500);
+        assert_eq!(ours.forget_namespace().await.unwrap(), 0);
         let left: u64 = redis::cmd("DBSIZE").query(&mut server.connection()).unwrap();
         assert_eq!(left, 1500);
     }

@@ -179,6 +179,10 @@ fn authority(url: &str) -> Result<String, Failure> {
         return Ok(format!("127.0.0.1:{port}"));
     }
     let refused = |why: &str| Failure::usage(format!("--admin: {why}; write a URL such as http://127.0.0.1:8082"));
+    if url == "off" {
+        // The variable and the config file are also those of the server.
+        return Err(refused("the admin address is off, and this command calls a server there"));
+    }
     let uri: Uri = url.trim_end_matches('/').parse().map_err(|_| refused("this is not a URL"))?;
     if uri.scheme_str() == Some("https") {
         return Err(refused("the admin address has no TLS"));
@@ -211,7 +215,7 @@ mod tests {
         ] {
             assert_eq!(authority(url).ok().as_deref(), Some(expected), "{url}");
         }
-        for url in ["https://h:1", "ftp://h", "http://h/path", "http://u:hunter2@h", "", "/x", "http://h?q"] {
+        for url in ["off", "https://h:1", "ftp://h", "http://h/path", "http://u:hunter2@h", "", "/x", "http://h?q"] {
             let Err(Failure::Usage(message)) = authority(url) else { panic!("{url} is accepted") };
             assert!(message.contains("http://127.0.0.1:8082") && !message.contains("hunter2"), "{message}");
         }

@@ -7,23 +7,29 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, ValueEnum};
 
 use crate::cli::Cli;
-use crate::config::Config;
+use crate::config::{Config, wrong_value};
+use crate::origins::{Origins, variable_name};
 use tidegate_server::command::{ColorChoice, Exit, Failure, Output};
 
-/// Parses the arguments. After help, version or an error was printed, returns the exit code instead.
-pub(crate) fn parse(arguments: &[OsString], output: &mut Output<'_>) -> Result<Cli, Exit> {
-    let command = match command_with_config(arguments) {
-        Ok(command) => command,
+/// Parses the arguments, and finds out where values come from. After help, version or an error was printed, returns the exit code instead.
+pub(crate) fn parse(arguments: &[OsString], output: &mut Output<'_>) -> Result<(Cli, Origins), Exit> {
+    let (mut command, config) = match command_with_config(arguments) {
+        Ok(configured) => configured,
         Err(failure) => {
             output.set_color(color_choice(arguments));
             let exit = output.report_failure(&failure);
             return Err(output.finish(exit));
         }
     };
-    let error = match command.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => {
+    let matches = command.try_get_matches_from_mut(arguments);
+    let parsed = matches.and_then(|matches| {
+        let origins = Origins::new(&command, &matches, config.as_ref());
+        Cli::from_arg_matches(&matches).map(|cli| (cli, origins))
+    });
+    let error = match parsed {
+        Ok((cli, origins)) => {
             output.set_color(cli.color);
-            return Ok(cli);
+            return Ok((cli, origins));
         }
         Err(error) => error,
     };
@@ -37,15 +43,18 @@ pub(crate) fn parse(arguments: &[OsString], output: &mut Output<'_>) -> Result<C
     })
 }
 
-/// The command definition, with the values of the config file if one is named. Only the name of the file is read from the
+/// The command definition, with the values of the config file, if one is named. Only the name of the file is read from the
 /// arguments here; errors in them are reported later.
-fn command_with_config(arguments: &[OsString]) -> Result<Command, Failure> {
+fn command_with_config(arguments: &[OsString]) -> Result<(Command, Option<Config>), Failure> {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments);
     let file = matches.ok().and_then(|matches| matches.get_one::<PathBuf>("config").cloned());
     let command = Cli::command();
     match file {
-        None => Ok(command),
-        Some(file) => Ok(Config::load(&file, &command)?.apply(command)),
+        None => Ok((command, None)),
+        Some(file) => {
+            let config = Config::load(&file, &command)?;
+            Ok((config.apply(command), Some(config)))
+        }
     }
 }
 
@@ -73,15 +82,17 @@ fn private_message(error: &clap::Error, arguments: &[OsString]) -> Option<String
         ErrorKind::UnknownArgument if text(ContextKind::InvalidArg).is_some_and(|word| !word.starts_with('-')) => {
             "unexpected argument; quote a value with spaces, as in -H 'name: value'".to_owned()
         }
-        ErrorKind::ValueValidation => {
+        ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
             let flag = text(ContextKind::InvalidArg).unwrap_or("a flag");
             let mut command = Cli::command();
             // Without it, flags have no names for messages.
             command.build();
-            let variable = variable(&command, flag, arguments).map(|name| format!("the variable {name}"));
-            let flag = variable.as_deref().unwrap_or(flag);
-            let reason = std::error::Error::source(error).map_or_else(String::new, |reason| format!(": {reason}"));
-            format!("{flag} does not take this value{reason}")
+            let variable = variable(&command, flag, arguments).map(|name| variable_name(&name));
+            let is_missing = text(ContextKind::InvalidValue).is_none_or(str::is_empty);
+            if error.kind() == ErrorKind::InvalidValue && is_missing && variable.is_none() {
+                return None;
+            }
+            format!("{} {}", variable.as_deref().unwrap_or(flag), wrong_value(error))
         }
         ErrorKind::TooManyValues => {
             format!("{} takes no value", text(ContextKind::InvalidArg).unwrap_or("a flag"))

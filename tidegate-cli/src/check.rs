@@ -5,7 +5,7 @@ mod text;
 use std::io;
 
 use tidegate::spi::Store;
-use tidegate::{Decision, Lease, LeaseError, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
+use tidegate::{Decision, Ending, Grant, GrantError, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
 use tidegate_rules::RuleFile;
 use tidegate_server::command::{Exit, Failure, Output, count, format_duration, load_rule_file, tokio_timer};
 use tidegate_server::{AnyStore, CheckResponse, StoreUrl};
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &CheckArgs, output: &mut Output<'_>) -> Result<Exit
         runtime.map_err(|error: io::Error| Failure::usage(format!("cannot start the async runtime: {error}")))?;
     let request = attributes.request();
     let result = runtime.block_on(async {
-        let store = AnyStore::open(&url).await?;
+        let store = AnyStore::open(&url, &arguments.namespace.namespace).await?;
         for warning in store.warnings() {
             output.warn(warning);
         }
@@ -56,8 +56,8 @@ async fn decide_all(
             break; // the reader has left, so nothing more is consumed
         }
         wait_for_delay(last.as_ref().filter(|_| arguments.wait), timer).await;
-        let decision = decide(limiter, request, arguments.peek).await?;
-        held.leases.extend(decision.lease());
+        let mut decision = decide(limiter, request, arguments.peek).await?;
+        held.leases.extend(Some(decision.take_grant().split_slots()).filter(|slots| !slots.is_empty()));
         all_allowed &= decision.is_allowed();
         if arguments.json {
             output.json(&CheckResponse::new(&decision));
@@ -79,16 +79,16 @@ async fn decide_all(
 /// released: nothing would hold them after this command.
 struct HeldSlots<'l, S: Store> {
     limiter: &'l Limiter<S>,
-    leases: Vec<Lease>,
+    leases: Vec<Grant>,
 }
 
 impl<S: Store> HeldSlots<'_, S> {
     /// Releases the slots and says so.
     async fn release(mut self, output: &mut Output<'_>) {
         let (number, mut failure) = (self.leases.len(), None);
-        for lease in std::mem::take(&mut self.leases) {
-            let duration = lease.duration();
-            if let Err(LeaseError::Store(error)) = self.limiter.release(lease).await {
+        for mut lease in std::mem::take(&mut self.leases) {
+            let duration = lease.duration().unwrap_or_default();
+            if let Err(GrantError::Store(error)) = self.limiter.end(&mut lease, &Ending::Release).await {
                 failure = Some((error, duration));
             }
         }
@@ -108,7 +108,7 @@ impl<S: Store> HeldSlots<'_, S> {
 
 impl<S: Store> Drop for HeldSlots<'_, S> {
     fn drop(&mut self) {
-        self.leases.drain(..).for_each(|lease| self.limiter.release_soon(lease));
+        self.leases.drain(..).for_each(|lease| self.limiter.spawn_end(lease, &Ending::Release));
     }
 }
 

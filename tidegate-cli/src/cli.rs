@@ -10,7 +10,7 @@ use crate::admin_client::AdminArgs;
 use crate::quota::{EXAMPLES as QUOTA_EXAMPLES, QuotaCommand};
 use crate::request::RequestArgs;
 use tidegate_rules::FrontDoor;
-use tidegate_server::command::{ColorChoice, SecretArgs, ServeArgs};
+use tidegate_server::command::{ColorChoice, NamespaceArgs, SecretArgs, ServeArgs};
 
 /// Rate limits for any service: serve, check, explain and test them
 #[derive(Parser)]
@@ -119,7 +119,8 @@ pub(crate) struct SubjectArgs {
 
 /// Show the state of a running server: front ends, store, circuit breakers, ledger, rules, instances
 ///
-/// Exit code: 0 if all is well, 1 if the store or the ledger does not answer or a changed file could not be loaded, 2 for wrong arguments or a
+/// Exit code: 0 if all is well, 1 if the store or the ledger does not answer, a changed file could not be loaded, or instances have had different
+/// rules for ten minutes, 2 for wrong arguments or a
 /// missing token, 3 if the server does not answer.
 #[derive(Args)]
 #[command(after_help = STATUS_EXAMPLES)]
@@ -183,6 +184,8 @@ pub(crate) struct ExplainArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) namespace: NamespaceArgs,
+    #[command(flatten)]
     pub(crate) secret: SecretArgs,
     #[command(flatten)]
     pub(crate) request: RequestArgs,
@@ -230,6 +233,8 @@ pub(crate) struct CheckArgs {
     /// redis+cluster://; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArgs,
     /// How many times to decide, without a pause
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) times: u64,

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
 use tidegate_rules::yaml::{self, Node, NodeKind, SourceFile};
 use tidegate_rules::{Report, sanitize, suggest};
@@ -13,7 +14,16 @@ use tidegate_server::command::Failure;
 /// The values of the file, by flag name.
 #[derive(Debug)]
 pub(crate) struct Config {
-    settings: Vec<(String, String)>,
+    settings: Vec<Setting>,
+}
+
+/// The value of a flag.
+#[derive(Debug)]
+struct Setting {
+    name: String,
+    value: String,
+    /// The file with the line and column of the value.
+    position: String,
 }
 
 impl Config {
@@ -22,10 +32,11 @@ impl Config {
         let unreadable = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
         let source = SourceFile::load(path).map_err(unreadable)?;
         let root = yaml::parse(&source).map_err(|report| Failure::usage(without_excerpt(&report)))?;
-        let problem = |node: &Node, message: String| {
+        let position = |node: &Node| {
             let (line, column) = source.position(node.span.start);
-            format!("{}:{line}:{column}: {message}", path.display())
+            format!("{}:{line}:{column}", path.display())
         };
+        let problem = |node: &Node, message: String| format!("{}: {message}", position(node));
         let fields = match &root.kind {
             NodeKind::Map(fields) => fields.as_slice(),
             NodeKind::Null => &[],
@@ -36,7 +47,9 @@ impl Config {
         let (mut settings, mut problems) = (Vec::new(), Vec::new());
         for (key, value) in fields {
             match parse_setting(key, value, command) {
-                Ok(setting) => settings.push(setting),
+                Ok((name, value_text)) => {
+                    settings.push(Setting { name, value: value_text, position: position(value) });
+                }
                 Err(SettingError::Name(message)) => problems.push(problem(key, message)),
                 Err(SettingError::Value(message)) => problems.push(problem(value, message)),
             }
@@ -47,11 +60,10 @@ impl Config {
     /// Makes the values of the file the defaults of their flags.
     pub(crate) fn apply(&self, command: Command) -> Command {
         let command = command.mut_args(|argument| {
-            let matches = |(name, _): &&(String, String)| is_flag(&argument, name);
-            match self.settings.iter().rfind(matches) {
-                Some((_, value)) => {
+            match self.settings.iter().rfind(|setting| is_flag(&argument, &setting.name)) {
+                Some(setting) => {
                     let is_switch = matches!(argument.get_action(), ArgAction::SetTrue);
-                    let argument = argument.default_value(value.clone()).required(false);
+                    let argument = argument.default_value(setting.value.clone()).required(false);
                     // The value may be a password, and help would show it.
                     if is_switch { argument } else { argument.hide_default_value(true) }
                 }
@@ -59,6 +71,12 @@ impl Config {
             }
         });
         command.mut_subcommands(|command| self.apply(command))
+    }
+
+    /// The place of a flag in the file, if the file has it.
+    pub(crate) fn place(&self, name: &str) -> Option<String> {
+        let setting = self.settings.iter().rfind(|setting| setting.name == name)?;
+        Some(format!("{}: --{name}", setting.position))
     }
 }
 
@@ -90,18 +108,27 @@ fn parse_setting(key: &Node, value: &Node, command: &Command) -> Result<(String,
     if matches!(flag.get_action(), ArgAction::SetTrue) {
         return match value.kind {
             NodeKind::Bool(..) => Ok((name.to_owned(), text.to_owned())),
-            _ => Err(SettingError::Value(format!("--{name} must be true or false"))),
+            _ => Err(SettingError::Value(format!("--{name} does not take this value: write true or false"))),
         };
     }
     let parser = Command::new("value").arg((*flag).clone().required(false));
     match parser.try_get_matches_from(["value".to_owned(), format!("--{name}={text}")]) {
         Ok(_) => Ok((name.to_owned(), text.to_owned())),
-        Err(error) => {
-            // Clap's message would repeat the value; its cause does not.
-            let reason = std::error::Error::source(&error).map_or_else(String::new, |reason| format!(": {reason}"));
-            Err(SettingError::Value(format!("--{name} does not take this value{reason}")))
-        }
+        Err(error) => Err(SettingError::Value(format!("--{name} {}", wrong_value(&error)))),
     }
+}
+
+/// What is wrong with a value. Clap's message would repeat it; its cause and the possible values do not.
+pub(crate) fn wrong_value(error: &clap::Error) -> String {
+    let reason = match (std::error::Error::source(error), error.get(ContextKind::ValidValue)) {
+        (Some(reason), _) => format!(": {reason}"),
+        (None, Some(ContextValue::Strings(values))) => match values.as_slice() {
+            [values @ .., last] if !values.is_empty() => format!(": write {} or {last}", values.join(", ")),
+            _ => String::new(),
+        },
+        _ => String::new(),
+    };
+    format!("does not take this value{reason}")
 }
 
 /// The flags that the file may set: those with an environment variable.
@@ -145,8 +172,12 @@ mod tests {
     fn values_of_the_file_apply_and_do_not_appear_in_help() {
         let settings =
             [("store", "redis://:hunter2@h"), ("secret", "hunter2"), ("envoy-strict", "true"), ("drain", "7")];
-        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        let commands = Config { settings }.apply(Cli::command());
+        let settings = settings.map(|(name, value)| Setting {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            position: String::new(),
+        });
+        let commands = Config { settings: settings.into() }.apply(Cli::command());
         let help = commands.clone().try_get_matches_from(["tidegate", "serve", "--help"]).unwrap_err().to_string();
         assert!(help.contains("--store <URL>") && !help.contains("hunter2"), "{help}");
         let matches = commands.try_get_matches_from(["tidegate", "serve"]).unwrap();

@@ -6,7 +6,8 @@
 //!
 //! [`run`] reads arguments and files, writes to an [`Output`], and never ends the process.
 //!
-//! - `cli`: every command and flag, with the texts of `--help`; `arguments` parses them, `config` adds the config file.
+//! - `cli`: every command and flag, with the texts of `--help`; `arguments` parses them, `config` adds the config file, and `origins` blames errors on the place
+//!   of the value.
 //! - `rules`: validate, explain and test rule files, and print their JSON Schema.
 //! - `check`: decide a request once. `request`: the flags that describe it.
 //! - `subject`, `status`: look up and reset a subject, and show the state of a running server, through its `admin_client`.
@@ -20,6 +21,7 @@ mod check;
 mod cli;
 mod config;
 mod manual;
+mod origins;
 mod quota;
 mod request;
 mod rules;
@@ -44,8 +46,8 @@ use cli::Command;
 /// ```
 pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, output: &mut Output<'_>) -> Exit {
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    let cli = match arguments::parse(&arguments, output) {
-        Ok(cli) => cli,
+    let (cli, origins) = match arguments::parse(&arguments, output) {
+        Ok(parsed) => parsed,
         Err(exit) => return exit,
     };
     let result = match cli.command {
@@ -58,6 +60,6 @@ pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, ou
         Command::Completions { shell } => Ok(manual::print_completions(shell, output)),
         Command::Man { dir } => manual::manual_pages(dir.as_deref(), output),
     };
-    let exit = result.unwrap_or_else(|failure| output.report_failure(&failure));
+    let exit = result.unwrap_or_else(|failure| output.report_failure(&origins.blame(failure)));
     output.finish(exit)
 }

@@ -8,6 +8,7 @@ pub(crate) use args::{EXAMPLES, QuotaCommand};
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use tidegate_server::command::{Exit, Failure, Output, Style, count};
@@ -146,7 +147,9 @@ fn export(arguments: &ExportArgs, output: &mut Output<'_>) -> Result<Exit, Failu
         ("format", Some(format.into())),
     ]);
     let client = server.client()?;
-    let failed = |error: std::io::Error| Failure::usage(format!("--out: {error}"));
+    let failed = |error: std::io::Error| {
+        Failure::usage(format!("--out {}: {error}", out.as_deref().unwrap_or(Path::new("")).display()))
+    };
     let mut file = match out {
         Some(path) => Some(OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?),
         None => None,

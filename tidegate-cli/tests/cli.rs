@@ -6,6 +6,7 @@ mod config;
 mod docs_pages;
 mod explain;
 mod manual;
+mod settings;
 mod shell;
 mod test_files;
 mod validate;

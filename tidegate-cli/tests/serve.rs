@@ -17,6 +17,7 @@ mod lifecycle;
 mod logging;
 mod memory;
 mod metrics;
+mod off;
 mod persons;
 mod prove;
 mod reload;
@@ -38,6 +39,8 @@ struct Running {
     child: Child,
     log: BufReader<ChildStderr>,
     _start_page: BufReader<ChildStdout>,
+    /// The start page up to the rules.
+    page: String,
     http: String,
     grpc: String,
     gateway: String,
@@ -63,7 +66,7 @@ impl Running {
         let mut child = command.spawn().unwrap();
         let mut page = BufReader::new(child.stdout.take().unwrap());
         let mut log = BufReader::new(child.stderr.take().unwrap());
-        let [mut http, mut grpc, mut gateway, mut admin] = [const { String::new() }; 4];
+        let [mut http, mut grpc, mut gateway, mut admin, mut text] = [const { String::new() }; 5];
         loop {
             let mut line = String::new();
             if page.read_line(&mut line).unwrap() == 0 {
@@ -71,13 +74,14 @@ impl Running {
                 log.read_to_string(&mut errors).unwrap();
                 panic!("the server ended: {errors}");
             }
+            text += &line;
             let address = || line.split("://").nth(1).unwrap().split('/').next().unwrap().trim().to_owned();
             match line.split_whitespace().next() {
                 Some("check") => http = address(),
                 Some("Envoy") => grpc.push_str(line.split_whitespace().nth(2).unwrap()),
                 Some("gateway") => gateway = address(),
                 Some("metrics") => admin = address(),
-                Some("rules") => return Self { child, log, _start_page: page, http, grpc, gateway, admin },
+                Some("rules") => return Self { child, log, _start_page: page, page: text, http, grpc, gateway, admin },
                 _ => {}
             }
         }
@@ -157,6 +161,13 @@ fn serve(arguments: &[&str]) -> Command {
     serve_in(Command::new(env!("CARGO_BIN_EXE_tidegate")), arguments)
 }
 
+/// The server without any address.
+fn serve_alone() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("serve").env_remove("RUST_LOG");
+    command
+}
+
 /// The server on free ports, which may open this many files.
 fn serve_with_files(files: u32, arguments: &[&str]) -> Command {
     let mut command = Command::new("prlimit");
@@ -185,6 +196,12 @@ fn ask(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
 
 /// Sends a request with further header lines. Those for the host and the content type replace the usual ones.
 fn ask_with(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> (u16, String) {
+    let (status, _, body) = exchange(address, method, path, headers, body);
+    (status, body)
+}
+
+/// The same, with the header lines of the response.
+fn exchange(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = format!("content-length: {}", body.len());
     let usual = ["host: localhost", "content-type: application/json"].into_iter();
@@ -195,5 +212,5 @@ fn ask_with(address: &str, method: &str, path: &str, headers: &[&str], body: &st
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), head.to_owned(), body.to_owned())
 }

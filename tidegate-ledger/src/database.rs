@@ -20,11 +20,11 @@ mod limit_name;
 mod lock;
 mod migration;
 mod names;
+mod owner;
 mod postgres;
 mod posting;
 mod reading;
 mod roll_up;
-mod secret;
 mod sqlite;
 #[cfg(test)]
 mod tests;
@@ -33,6 +33,7 @@ mod usage_query;
 
 use std::fmt;
 use std::future::Future;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use sqlx::postgres::PgPool;
@@ -43,6 +44,7 @@ use entry_row::from_signed;
 pub use export_query::{ExportQuery, LedgerEntry};
 pub(crate) use limit_name::LimitName;
 pub use lock::LedgerLock;
+pub(crate) use owner::secret_fingerprint;
 pub use posting::Posted;
 pub use roll_up::RollUp;
 use sqlite::SqliteFile;
@@ -64,7 +66,9 @@ const MAX_ATTEMPTS: u32 = 5;
 /// A ledger: durable entries of quotas, their sums, and the reservations. Clones share connections.
 #[derive(Clone)]
 pub struct Ledger {
-    database: Database,
+    is_shared: bool,
+    /// Why there is none, before it is opened.
+    database: Arc<RwLock<Result<Database, LedgerError>>>,
 }
 
 #[derive(Clone)]
@@ -83,12 +87,39 @@ impl Ledger {
                 LedgerUrl::Postgres(_) => Database::Postgres(postgres::open(url).await?),
             })
         });
-        Ok(Self { database: database.await? })
+        Ok(Self::new(url, Ok(database.await?)))
+    }
+
+    /// A ledger that is not open yet. Every call fails with `why` until it [adopts](Self::adopt) an open one.
+    pub fn unopened(url: &LedgerUrl, why: LedgerError) -> Self {
+        Self::new(url, Err(why))
+    }
+
+    fn new(url: &LedgerUrl, database: Result<Database, LedgerError>) -> Self {
+        Self { is_shared: url.is_shared(), database: Arc::new(RwLock::new(database)) }
+    }
+
+    /// Opens this ledger and all its clones, with the connections of `opened`.
+    pub fn adopt(&self, opened: &Self) {
+        *self.database.write().unwrap_or_else(PoisonError::into_inner) = opened.database();
+    }
+
+    /// Sets why the ledger is not open yet. It does nothing to an open one.
+    pub fn set_unopened_error(&self, why: LedgerError) {
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        if database.is_err() {
+            *database = Err(why);
+        }
+    }
+
+    /// Why the ledger is not open. `None` if it is.
+    pub fn unopened_error(&self) -> Option<LedgerError> {
+        self.database.read().unwrap_or_else(PoisonError::into_inner).as_ref().err().cloned()
     }
 
     /// Whether any number of instances can use it.
     pub const fn is_shared(&self) -> bool {
-        matches!(self.database, Database::Postgres(_))
+        self.is_shared
     }
 
     /// Checks that the database answers and takes writes.
@@ -105,7 +136,7 @@ impl Ledger {
     pub async fn now(&self) -> Result<Timestamp, LedgerError> {
         in_time(async {
             let mut transaction = self.begin(false).await?;
-            let sql = match self.database {
+            let sql = match self.database()? {
                 Database::Postgres(_) => "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8",
                 Database::Sqlite(_) => "SELECT CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER)",
             };
@@ -119,16 +150,21 @@ impl Ledger {
 
     /// Closes all connections. Calls after that fail.
     pub async fn close(&self) {
-        match &self.database {
-            Database::Postgres(pool) => pool.close().await,
-            Database::Sqlite(file) => file.close().await,
+        match self.database() {
+            Ok(Database::Postgres(pool)) => pool.close().await,
+            Ok(Database::Sqlite(file)) => file.close().await,
+            Err(_) => {}
         }
+    }
+
+    fn database(&self) -> Result<Database, LedgerError> {
+        self.database.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Begins a transaction that writes, or one that sees the ledger at one moment.
     async fn begin(&self, writes: bool) -> Result<LedgerTransaction, LedgerError> {
-        Ok(match &self.database {
-            Database::Postgres(pool) => LedgerTransaction::Postgres(postgres::begin(pool, writes).await?),
+        Ok(match self.database()? {
+            Database::Postgres(pool) => LedgerTransaction::Postgres(postgres::begin(&pool, writes).await?),
             Database::Sqlite(file) => LedgerTransaction::Sqlite(file.begin(writes).await?),
         })
     }

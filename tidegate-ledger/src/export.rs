@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use serde_json::json;
-use tidegate::{Period, Timestamp};
+use tidegate::Period;
 
-use crate::{LedgerEntry, period_text};
+use crate::{LedgerEntry, period_text, time_text};
 
 /// How entries are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub enum ExportFormat {
     JsonLines,
 }
 
-const HEADER: &str = "id,late,time_micros,kind,rule,limit,subject,tenant,period_length,period,period_index,amount,held,\
-                      owner,expires_at_micros,forgiven,hard_limit,author,reason\r\n";
+const HEADER: &str = "id,late,time,kind,rule,limit,subject,tenant,period_length,period,period_begin,period_end,period_index,amount,\
+                      held,owner,expires_at,forgiven,hard_limit,author,reason\r\n";
 
 impl ExportFormat {
     /// What comes before the first entry.
@@ -39,11 +39,11 @@ impl ExportFormat {
 }
 
 fn write_csv(entry: &LedgerEntry, text: &mut String) {
-    let optional = |time: Option<Timestamp>| time.map(|time| time.as_micros().to_string()).unwrap_or_default();
+    let [begin, end] = shown_bounds(entry);
     let fields = [
         entry.id.to_string(),
         entry.is_late.to_string(),
-        entry.at.as_micros().to_string(),
+        time_text(entry.at),
         entry.kind.as_str().to_owned(),
         guarded(&entry.rule),
         guarded(&entry.limit),
@@ -51,11 +51,13 @@ fn write_csv(entry: &LedgerEntry, text: &mut String) {
         guarded(entry.name.as_deref().unwrap_or_default()),
         entry.period.map_or("", Period::as_str).to_owned(),
         shown_period(entry),
+        begin.unwrap_or_default(),
+        end.unwrap_or_default(),
         entry.index.to_string(),
         entry.amount.to_string(),
         entry.held.to_string(),
         entry.owner.to_string(),
-        optional(entry.expires_at),
+        entry.expires_at.map(time_text).unwrap_or_default(),
         entry.forgiven.to_string(),
         entry.hard_limit.to_string(),
         guarded(entry.author.as_deref().unwrap_or_default()),
@@ -70,6 +72,11 @@ fn shown_period(entry: &LedgerEntry) -> String {
     entry.period.map_or_else(|| entry.index.to_string(), |period| period_text(period, entry.index))
 }
 
+/// When the period begins and ends.
+fn shown_bounds(entry: &LedgerEntry) -> [Option<String>; 2] {
+    [entry.bounds.map(|(begin, _)| time_text(begin)), entry.bounds.map(|(_, end)| time_text(end))]
+}
+
 /// A text that a spreadsheet does not take for a formula.
 fn guarded(text: &str) -> String {
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() }
@@ -80,10 +87,11 @@ fn quoted(field: String) -> String {
 }
 
 fn write_json(entry: &LedgerEntry, text: &mut String) {
+    let [begin, end] = shown_bounds(entry);
     let line = json!({
         "id": entry.id.to_string(),
         "late": entry.is_late,
-        "time_micros": entry.at.as_micros(),
+        "time": time_text(entry.at),
         "kind": entry.kind.as_str(),
         "rule": entry.rule,
         "limit": entry.limit,
@@ -91,11 +99,13 @@ fn write_json(entry: &LedgerEntry, text: &mut String) {
         "tenant": entry.name,
         "period_length": entry.period.map(Period::as_str),
         "period": shown_period(entry),
+        "period_begin": begin,
+        "period_end": end,
         "period_index": entry.index,
         "amount": entry.amount,
         "held": entry.held,
         "owner": entry.owner,
-        "expires_at_micros": entry.expires_at.map(Timestamp::as_micros),
+        "expires_at": entry.expires_at.map(time_text),
         "forgiven": entry.forgiven,
         "hard_limit": entry.hard_limit,
         "author": entry.author,
@@ -108,12 +118,15 @@ fn write_json(entry: &LedgerEntry, text: &mut String) {
 mod tests {
     use super::*;
     use tidegate::spi::{EntryId, EntryKind, Subject};
+    use tidegate::{Periods, Timestamp};
+
+    use crate::period_bounds;
 
     fn entry(reason: &str) -> LedgerEntry {
         LedgerEntry {
             id: EntryId { generation: 7, partition: 3, millis: 9, sequence: 1 },
             is_late: false,
-            at: Timestamp::from_micros(1_000),
+            at: Timestamp::from_micros(1_735_779_600_000_001),
             kind: EntryKind::Correct,
             rule: "exports".into(),
             limit: String::new(),
@@ -121,6 +134,7 @@ mod tests {
             name: Some("-acme, \"Inc\"".into()),
             period: Some(Period::Month),
             index: 24_300,
+            bounds: period_bounds(Periods::new(Period::Month, "Europe/Berlin", None).unwrap(), 24_300),
             amount: -4,
             held: 0,
             owner: 0,
@@ -137,11 +151,11 @@ mod tests {
         let mut text = ExportFormat::Csv.header().to_owned();
         ExportFormat::Csv.write(&entry("=HYPERLINK(\"x\")\nsecond line"), &mut text);
         let (header, row) = text.split_once("\r\n").unwrap();
-        assert_eq!(header.split(',').count(), 19);
+        assert_eq!(header.split(',').count(), 21);
         assert_eq!(
             row,
-            "7.3.9-1,false,1000,correct,exports,,00000000000000000000000000000005,\"'-acme, \"\"Inc\"\"\",month,2025-01,24300,-4,0,0,\
-             ,0,100,'@ann,\"'=HYPERLINK(\"\"x\"\")\nsecond line\"\r\n"
+            "7.3.9-1,false,2025-01-02T01:00:00.000001Z,correct,exports,,00000000000000000000000000000005,\"'-acme, \"\"Inc\"\"\",\
+             month,2025-01,2024-12-31T23:00:00.000000Z,2025-01-31T23:00:00.000000Z,24300,-4,0,0,,0,100,'@ann,\"'=HYPERLINK(\"\"x\"\")\nsecond line\"\r\n"
         );
     }
 
@@ -159,6 +173,10 @@ mod tests {
             (&line["period_length"], &line["period"], &line["period_index"]),
             (&json!("month"), &json!("2025-01"), &json!(24_300))
         );
+        assert_eq!(line["time"], json!("2025-01-02T01:00:00.000001Z"));
+        let bounds = (&line["period_begin"], &line["period_end"], &line["expires_at"]);
+        let [begin, end] = ["2024-12-31T23:00:00.000000Z", "2025-01-31T23:00:00.000000Z"];
+        assert_eq!(bounds, (&json!(begin), &json!(end), &json!(null)));
         assert_eq!(line.as_object().unwrap().len(), ExportFormat::Csv.header().split(',').count());
     }
 }

@@ -1,7 +1,7 @@
 //! `JournalFile`: entries that wait for the ledger, in files that outlive the process.
 //!
 //! ```text
-//! PATH            locked while the journal is open
+//! PATH            locked while the journal is open; has the fingerprint of the secret of its entries
 //! PATH.00000001   segments of checksummed records, oldest first; the last one is written to
 //! PATH.00000002
 //! ```
@@ -13,25 +13,29 @@
 //! - The end of an interrupted write is cut off when the journal is opened. Damage before undamaged records is an error that names the file
 //!   and the offset, and nothing is changed.
 //! - The oldest segment is removed when none of its entries waits. If little of the journal waits, they are moved to the newest one.
+//! - A journal without entries that is created and closed leaves no file behind.
 //! - In memory it keeps the place of each waiting entry, not the entry.
 
 mod error;
 mod journal_core;
+mod lock_file;
 mod record;
 mod segment;
 mod syncer;
 
 use std::fmt;
-use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use error::{JournalError, JournalErrorKind};
 use journal_core::JournalCore;
+use lock_file::LockFile;
 use syncer::Syncer;
 use tidegate::spi::{EntryId, Journal, OutboxEntry};
-use tidegate::{StoreError, StoreErrorKind};
+use tidegate::{Secret, StoreError, StoreErrorKind};
+
+use crate::database::secret_fingerprint;
 
 /// The largest size of all segments. A full journal refuses entries.
 pub const DEFAULT_MAX_JOURNAL_BYTES: u64 = 256 << 20;
@@ -53,8 +57,6 @@ pub struct JournalFile {
     core: Mutex<JournalCore>,
     max_bytes: u64,
     syncer: Syncer,
-    /// Locked while it is open.
-    _lock: File,
 }
 
 /// What a journal contained when it was opened.
@@ -76,24 +78,21 @@ impl JournalFile {
     /// Opens a journal that takes up to `max_bytes`, or creates one.
     pub fn open_with_max_bytes(path: impl AsRef<Path>, max_bytes: u64) -> Result<Self, JournalError> {
         let path = path.as_ref();
-        let io_error = |error| JournalError::io(path, error);
-        let mut options = OpenOptions::new();
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let lock = options.write(true).create(true).truncate(false).open(path).map_err(io_error)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(JournalError::new(path, JournalErrorKind::Locked)),
-            Err(TryLockError::Error(error)) => return Err(io_error(error)),
-        }
-        let core = JournalCore::open(path, max_bytes)?;
+        let core = JournalCore::open(LockFile::lock(path)?, path, max_bytes)?;
         let recovery = core.recovery();
         if recovery.cut_bytes > 0 {
             let bytes = recovery.cut_bytes;
             tracing::warn!(target: "tidegate::ledger", bytes, "the end of an interrupted write was cut off the journal");
         }
-        let syncer = Syncer::start(SYNC_INTERVAL).map_err(io_error)?;
-        Ok(Self { core: Mutex::new(core), max_bytes, syncer, _lock: lock })
+        let syncer = Syncer::start(SYNC_INTERVAL).map_err(|error| JournalError::io(path, error))?;
+        Ok(Self { core: Mutex::new(core), max_bytes, syncer })
+    }
+
+    /// Checks that the subjects of the entries are hashed with this secret, and those of further ones are. Fails with
+    /// [`JournalErrorKind::OtherSecret`], and changes nothing, if entries wait that are hashed with another one: they belong to accounts
+    /// that nobody finds by this one.
+    pub fn verify_secret(&self, secret: &Secret) -> Result<(), JournalError> {
+        self.lock().verify_secret(secret_fingerprint(secret).cast_unsigned())
     }
 }
 

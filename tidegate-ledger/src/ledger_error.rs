@@ -27,6 +27,9 @@ pub enum LedgerErrorKind {
     Full,
     /// The ledger was written by a newer version of Tidegate.
     Newer,
+    /// This instance must not use the ledger: its secret, its version or its clock is not that of the ledger, or another instance uses it
+    /// alone. What it wrote would be billed to wrong accounts or periods, or twice.
+    Mismatch,
     /// The call is wrong: a URL, a correction below zero.
     Invalid,
     /// Somebody else does the same at this moment.
@@ -43,6 +46,7 @@ impl LedgerErrorKind {
             Self::ReadOnly => "read_only",
             Self::Full => "full",
             Self::Newer => "newer",
+            Self::Mismatch => "mismatch",
             Self::Invalid => "invalid",
             Self::Busy => "busy",
             Self::Unexpected => "unexpected",
@@ -57,6 +61,11 @@ impl LedgerError {
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(LedgerErrorKind::Invalid, message)
+    }
+
+    /// The error of a ledger that does not [fit](LedgerErrorKind::Mismatch) this instance.
+    pub fn mismatch(message: impl Into<String>) -> Self {
+        Self::new(LedgerErrorKind::Mismatch, message)
     }
 
     pub(crate) fn timed_out() -> Self {
@@ -104,14 +113,12 @@ impl From<sqlx::Error> for LedgerError {
                     Self::new(Unexpected, format!("the ledger's database answers: {}", error.message()))
                 }
             }
+            sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => no_tls(error),
             sqlx::Error::Io(error) => Self::new(
                 Unavailable,
                 format!("the ledger's database is not reachable ({error}); check that it runs, and the ledger URL"),
             ),
-            sqlx::Error::Tls(error) => Self::new(
-                Unavailable,
-                format!("no TLS connection to the ledger's database ({error}); check its certificate and `sslmode`"),
-            ),
+            sqlx::Error::Tls(error) => no_tls(error),
             sqlx::Error::PoolTimedOut => Self::timed_out(),
             sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
                 Self::new(Unavailable, "the connection to the ledger's database is closed")
@@ -119,6 +126,12 @@ impl From<sqlx::Error> for LedgerError {
             other => Self::new(Unexpected, format!("the ledger's database answers unexpectedly: {other}")),
         }
     }
+}
+
+/// Waiting does not help.
+fn no_tls(error: &(impl fmt::Display + ?Sized)) -> LedgerError {
+    let message = format!("no TLS connection to the ledger's database ({error}); check its certificate and `sslmode`");
+    LedgerError::new(LedgerErrorKind::Unexpected, message)
 }
 
 /// By the codes of its appendix "Error Codes".

@@ -39,4 +39,4 @@ pub use service::{
     AccountUnits, Difference, LedgerService, PendingRepair, PrepareReport, ReconcileReport, RepairReport, ServiceError,
     ServiceOptions, ServiceStats,
 };
-pub use usage::{PeriodPoint, UsageQuery, UsageRow, period_text};
+pub use usage::{PeriodPoint, UsageQuery, UsageRow, period_bounds, period_text, time_text};

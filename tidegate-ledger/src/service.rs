@@ -108,9 +108,13 @@ impl<O: Outbox + 'static> LedgerService<O> {
     }
 
     /// Brings the store up to the ledger, before the first request: posts what is left in the journal and in the outboxes, and rebuilds
-    /// partitions that the store has lost.
+    /// partitions that the store has lost. With a ledger that was [not open](Ledger::unopened) at the start, no request under a rule with a ledger
+    /// is decided by the store before this has succeeded.
     pub async fn prepare(&self) -> Result<PrepareReport, ServiceError> {
         let shared = &*self.shared;
+        if let Some(error) = shared.ledger.unopened_error() {
+            return Err(error.into());
+        }
         let mut report = PrepareReport { replayed: shared.post_journaled().await?, rebuilt: 0 };
         let rebuilds = futures_util::stream::iter(0..PARTITIONS).map(|partition| async move {
             match shared.drain(partition).await? {
@@ -126,6 +130,7 @@ impl<O: Outbox + 'static> LedgerService<O> {
                 tracing::info!(target: "tidegate::ledger", ready, rebuilt = report.rebuilt, "partitions are rebuilt from the ledger");
             }
         }
+        shared.is_verified.store(true, Ordering::Release);
         Ok(report)
     }
 
@@ -209,6 +214,13 @@ impl<O: Outbox + 'static> LedgerService<O> {
 }
 
 impl<O: Outbox + 'static> LedgerStage for LedgerService<O> {
+    fn verified(&self) -> Result<(), StoreError> {
+        if self.shared.is_verified.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(self.shared.ledger.unopened_error().map_or_else(error::unprepared, |error| error::unavailable(&error)))
+    }
+
     fn ready(&self) -> Result<(), StoreError> {
         if let Some(error) = self.shared.ledger_error() {
             return Err(error::unavailable(&error));

@@ -52,7 +52,8 @@ pub struct UsageRow {
     pub period: Option<Period>,
     /// The index of the period.
     pub index: u64,
-    /// When the period begins and ends in UTC. In other time zones, and with other anchors, it does so earlier or later.
+    /// When the period begins and ends in UTC. In other time zones, and with other anchors, it does so earlier or later: the ledger does not
+    /// know the calendar of the quota.
     pub bounds: Option<(Timestamp, Timestamp)>,
     /// Units consumed in the period.
     pub consumed: i64,
@@ -112,9 +113,8 @@ impl UsageRow {
     }
 }
 
-/// The first instants of a period and of the next one in UTC, if it is one that a [`Timestamp`] can express.
-pub(crate) fn utc_bounds(period: Period, index: u64) -> Option<(Timestamp, Timestamp)> {
-    let periods = Periods::utc(period);
+/// The first instants of a period and of the next one, if it is one that a [`Timestamp`] can express.
+pub fn period_bounds(periods: Periods, index: u64) -> Option<(Timestamp, Timestamp)> {
     let range = periods.bounds_at(Timestamp::default()).index..periods.bounds_at(Timestamp::MAX).index;
     let start = |index| Timestamp::from_micros(periods.start_of(index));
     range.contains(&index).then(|| (start(index), start(index + 1)))
@@ -131,7 +131,7 @@ pub(crate) fn utc_bounds(period: Period, index: u64) -> Option<(Timestamp, Times
 /// assert_eq!(tidegate_ledger::period_text(Period::Day, index), "2026-03-29");
 /// ```
 pub fn period_text(period: Period, index: u64) -> String {
-    let Some((start, _)) = utc_bounds(period, index) else { return index.to_string() };
+    let Some((start, _)) = period_bounds(Periods::utc(period), index) else { return index.to_string() };
     let mut text = Periods::utc(period).local_time(start);
     text.truncate(match period {
         Period::Year => 4,
@@ -140,6 +140,19 @@ pub fn period_text(period: Period, index: u64) -> String {
         _ => 10,
     });
     text
+}
+
+/// An instant in UTC, in the format of ISO 8601 and to the microsecond. All have the same length, so that texts compare as the instants do.
+///
+/// ```
+/// use tidegate::Timestamp;
+///
+/// assert_eq!(tidegate_ledger::time_text(Timestamp::from_micros(1_774_746_000_000_001)), "2026-03-29T01:00:00.000001Z");
+/// ```
+pub fn time_text(at: Timestamp) -> String {
+    let mut text = Periods::utc(Period::Hour).local_time(at);
+    text.truncate("2026-03-29T01:00:00".len());
+    format!("{text}.{:06}Z", at.as_micros() % 1_000_000)
 }
 
 /// Without the subject.
@@ -162,8 +175,8 @@ impl Serialize for UsageRow {
         row.serialize_field("tenant", &self.name)?;
         row.serialize_field("period", &self.period.map(Period::as_str))?;
         row.serialize_field("index", &self.index)?;
-        row.serialize_field("starts_at_micros", &self.bounds.map(|bounds| bounds.0.as_micros()))?;
-        row.serialize_field("ends_at_micros", &self.bounds.map(|bounds| bounds.1.as_micros()))?;
+        row.serialize_field("period_begin", &self.bounds.map(|bounds| time_text(bounds.0)))?;
+        row.serialize_field("period_end", &self.bounds.map(|bounds| time_text(bounds.1)))?;
         row.serialize_field("consumed", &self.consumed)?;
         row.serialize_field("carried", &self.carried)?;
         row.serialize_field("hard_limit", &self.hard_limit)?;

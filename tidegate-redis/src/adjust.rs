@@ -1,7 +1,6 @@
-//! Adjustments: charges, refunds and renewals, one script call for each slot. Charges and refunds are never denied.
-//!
-//! In a cluster, no script sees all keys of a refund. So its places in queues are given back first, one after the other, and the
-//! rest only if all of them could go back. If one cannot, those before it are charged again.
+//! Adjustments: charges, refunds, renewals and ends of holds, one script call for each slot of a cluster. They are never denied.
+
+mod prepared_place;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,21 +8,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tidegate::StoreError;
-use tidegate::spi::algorithm::holds::HoldEnding;
-use tidegate::spi::algorithm::{Op, TakePosition};
-use tidegate::spi::{Adjustment, EntryId};
+use tidegate::spi::algorithm::{AdjustmentOutcome, Op};
+use tidegate::spi::{Adjustment, AdjustmentResult, AdjustmentResults, EntryId};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::args::PackedAdjustment;
 use crate::call::{Call, CallError};
-use crate::cardinality::{OverflowRoute, PossibleNewKey, has_overflow, without_overflow};
+use crate::cardinality::{PossibleNewKey, has_overflow, without_overflow};
 use crate::denial_cache::StateChange;
 use crate::reply::AdjustReply;
 use crate::scripts::SCRIPTS;
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
 use crate::{args, reply};
+use prepared_place::{PlacesOutcome, PreparedPlace};
 
 /// The largest number of slots that one call renews or releases: a server does nothing else in the meantime.
 pub(crate) const MAX_SLOT_UPDATES: usize = 128;
@@ -49,6 +48,7 @@ impl Drop for AdjustingTask {
 
 /// Adjustments, ready to be sent.
 pub(crate) struct PreparedAdjustments {
+    count: usize,
     /// These depend on no other slot.
     independent: Vec<SlotAdjustments>,
     /// Bundled places in queues, each by itself.
@@ -57,15 +57,7 @@ pub(crate) struct PreparedAdjustments {
     dependent: Vec<SlotAdjustments>,
 }
 
-/// A place in a queue, ready to be given back.
-struct PreparedPlace {
-    slot: u16,
-    refund: AdjustCall,
-    /// Takes the place again if another place of the same request cannot go back.
-    charge: AdjustCall,
-}
-
-/// The adjustments of one slot.
+/// Adjustments of one slot that are sent together.
 struct SlotAdjustments {
     slot: u16,
     call: AdjustCall,
@@ -76,133 +68,110 @@ struct SlotAdjustments {
 /// Adjustments that are sent in one call.
 struct AdjustCall {
     call: Call,
-    /// For each adjustment, the key that it may create.
-    possible_new_keys: Vec<PossibleNewKey>,
+    adjustments: Vec<CalledAdjustment>,
     /// The adjustments, if there is a quota among them, to pack its periods again.
     packed: Vec<PackedAdjustment>,
 }
 
-/// Adjustments that were made.
-struct Adjusted {
-    reply: AdjustReply,
-    /// The entries that were written for the ledger.
-    recorded: Vec<EntryId>,
+/// An adjustment in a call.
+struct CalledAdjustment {
+    /// The index of its result.
+    index: usize,
+    bundled: bool,
+    /// The key that it may create.
+    possible_new_key: PossibleNewKey,
 }
 
-/// What became of updates that were sent together.
-struct UpdatedGroup {
-    /// Those that were not held, or had ended before.
-    exceptions: Vec<(usize, HoldEnding)>,
-    /// The entries that were written for the ledger.
-    entries: Vec<EntryId>,
-}
+/// An adjustment and the index of its result.
+type Indexed<'r> = (usize, Adjustment<'r>);
+
+/// The results of a call: the index of each adjustment, and what became of it.
+type CallResults = Vec<(usize, Result<AdjustmentResult, StoreError>)>;
 
 impl RedisStore {
-    /// Groups `adjustments` by slot and builds their calls. Refunds of takes from before a loss are left out.
+    /// Groups `adjustments` by slot and builds their calls. Refunds of takes from before a loss are left out: they find nothing.
     pub(crate) fn prepare_adjustments(&self, adjustments: &[Adjustment<'_>]) -> PreparedAdjustments {
-        let is_lost = |one: &&Adjustment<'_>| {
+        let is_lost = |one: &Adjustment<'_>| {
             let generation = self.ledger.generation(one.key.partition());
             generation > 0 && one.is_of_lost_generation(generation)
         };
-        let kept: SmallVec<[Adjustment<'_>; 4]> = adjustments.iter().filter(|one| !is_lost(one)).copied().collect();
-        let adjustments = &kept[..];
-        let has_place = adjustments.iter().any(Adjustment::is_bundled_place);
-        if !self.router.is_cluster() || !has_place || adjustments.len() == 1 {
-            let independent = self.prepare_slots(adjustments);
-            return PreparedAdjustments { independent, places: Vec::new(), dependent: Vec::new() };
+        let kept: Vec<Indexed<'_>> = adjustments.iter().copied().enumerate().filter(|(_, one)| !is_lost(one)).collect();
+        let has_place = kept.iter().any(|(_, one)| one.is_bundled_place());
+        let count = adjustments.len();
+        if !self.router.is_cluster() || !has_place || kept.len() == 1 {
+            let independent = self.prepare_slots(&kept);
+            return PreparedAdjustments { count, independent, places: Vec::new(), dependent: Vec::new() };
         }
-        let (bundled, independent): (Vec<_>, Vec<_>) = adjustments.iter().copied().partition(|one| one.bundled);
-        let (places, dependent): (Vec<_>, Vec<_>) = bundled.into_iter().partition(Adjustment::is_bundled_place);
+        let (bundled, independent): (Vec<_>, Vec<_>) = kept.into_iter().partition(|(_, one)| one.bundled);
+        let (places, dependent): (Vec<_>, Vec<_>) = bundled.into_iter().partition(|(_, one)| one.is_bundled_place());
         PreparedAdjustments {
+            count,
             independent: self.prepare_slots(&independent),
-            places: places.iter().map(|place| self.prepare_place(place)).collect(),
+            places: places.iter().map(|place| self.prepare_place(*place)).collect(),
             dependent: self.prepare_slots(&dependent),
         }
     }
 
-    fn prepare_place(&self, place: &Adjustment<'_>) -> PreparedPlace {
-        let call = |adjustment: Adjustment<'_>| {
-            let routes = self.cardinality.adjustment_routes(&[adjustment], self.instances());
-            self.adjust_call(&[adjustment], &routes)
-        };
-        let mut charge = *place;
-        if let Op::Refund { cost, .. } = place.op {
-            (charge.op, charge.bundled) = (Op::Charge { cost, position: TakePosition::default() }, false);
-        }
-        PreparedPlace { slot: slot_of(place.key.partition()), refund: call(*place), charge: call(charge) }
-    }
-
-    fn prepare_slots(&self, adjustments: &[Adjustment<'_>]) -> Vec<SlotAdjustments> {
+    fn prepare_slots(&self, adjustments: &[Indexed<'_>]) -> Vec<SlotAdjustments> {
         let is_cluster = self.router.is_cluster();
-        let slot = |adjustment: &Adjustment<'_>| if is_cluster { slot_of(adjustment.key.partition()) } else { 0 };
+        let slot = |(_, one): &Indexed<'_>| if is_cluster { slot_of(one.key.partition()) } else { 0 };
         let groups = group_by(adjustments, |one, other| slot(one) == slot(other));
-        let prepared = groups.into_iter().map(|group| {
-            let routes = self.cardinality.adjustment_routes(&group, self.instances());
-            let keys = group_by(&group, |one, other| one.key == other.key);
-            let has_several_keys = is_cluster && (keys.len() > 1 || has_overflow(&routes));
+        let calls = groups.iter().flat_map(|group| in_calls(group));
+        let prepared = calls.map(|group| {
+            let call = self.adjust_call(&group, true);
+            let keys =
+                if is_cluster { group_by(&group, |(_, one), (_, other)| one.key == other.key) } else { Vec::new() };
+            let has_several_keys = keys.len() > 1 || is_cluster && self.has_overflow(&group);
             let by_key = keys.iter().filter(|_| has_several_keys).map(|group| {
-                let routes = self.cardinality.adjustment_routes(group, self.instances());
-                self.adjust_call(group, &without_overflow(&routes))
+                // A new subject gets a key in place of the overflow bucket, which would be a second one. What was taken there is found there.
+                self.adjust_call(group, !group.iter().any(|(_, one)| matches!(one.op, Op::Charge { .. })))
             });
-            SlotAdjustments {
-                slot: group.first().map_or(0, slot),
-                call: self.adjust_call(&group, &routes),
-                by_key: by_key.collect(),
-            }
+            SlotAdjustments { slot: group.first().map_or(0, slot), call, by_key: by_key.collect() }
         });
         prepared.collect()
     }
 
-    /// Sends adjustments. Returns the entries that were written for the ledger.
-    pub(crate) async fn send_adjustments(&self, prepared: &PreparedAdjustments) -> Result<Vec<EntryId>, StoreError> {
-        let PreparedAdjustments { independent, places, dependent } = prepared;
-        let mut results = self.send_slots(independent).await;
-        for (index, PreparedPlace { slot, refund, .. }) in places.iter().enumerate() {
-            match self.send_adjust_call(*slot, refund).await {
-                Ok(adjusted) if adjusted.reply.stays_taken => {
-                    let charges = places[..index].iter().map(|place| self.send_adjust_call(place.slot, &place.charge));
-                    let charged = join_all(charges).await.into_iter();
-                    results.extend(charged.map(|charged| Ok(charged?.recorded)));
-                    return all_entries(results);
-                }
-                Ok(adjusted) => results.push(Ok(adjusted.recorded)),
-                Err(failure) => {
-                    results.push(Err(failure.into()));
-                    return all_entries(results);
-                }
-            }
-        }
-        results.extend(self.send_slots(dependent).await);
-        all_entries(results)
+    /// Sends adjustments. Ends and renewals that may have been applied can be repeated.
+    pub(crate) async fn send_adjustments(&self, prepared: &PreparedAdjustments) -> AdjustmentResults {
+        let PreparedAdjustments { count, independent, places, dependent } = prepared;
+        let mut results: Vec<_> = (0..*count).map(|_| Ok(AdjustmentResult::new(AdjustmentOutcome::NotFound))).collect();
+        let mut record = |called: CallResults| called.into_iter().for_each(|(index, result)| results[index] = result);
+        record(self.send_slots(independent).await);
+        let (of_places, outcome) = self.send_places(places).await;
+        record(of_places);
+        let unsent = |error: Option<&StoreError>| dependent.iter().flat_map(|one| one.call.unsent(error)).collect();
+        record(match outcome {
+            PlacesOutcome::GoneBack => self.send_slots(dependent).await,
+            PlacesOutcome::StayTaken => unsent(None),
+            PlacesOutcome::Failed(error) => unsent(Some(&error)),
+        });
+        results.into_iter().collect()
     }
 
-    /// The result for each slot.
-    async fn send_slots(&self, prepared: &[SlotAdjustments]) -> Vec<Result<Vec<EntryId>, StoreError>> {
+    async fn send_slots(&self, prepared: &[SlotAdjustments]) -> CallResults {
         let calls = prepared.iter().map(async |SlotAdjustments { slot, call, by_key }| {
             match self.send_adjust_call(*slot, call).await {
-                Err(failure) if failure.mid_migration => {
-                    let each = join_all(by_key.iter().map(|call| self.send_adjust_call(*slot, call))).await;
-                    all_entries(each.into_iter().map(|reply| Ok(reply?.recorded)).collect())
+                // The keys of a slot that is being migrated may be on two servers.
+                Err(failure) if failure.mid_migration && !by_key.is_empty() => {
+                    let each = by_key.iter().map(async |call| call.results(self.send_adjust_call(*slot, call).await));
+                    join_all(each).await.into_iter().flatten().collect()
                 }
-                reply => Ok(reply?.recorded),
+                reply => call.results(reply),
             }
         });
-        join_all(calls).await
+        join_all(calls).await.into_iter().flatten().collect::<Vec<_>>()
     }
 
     /// Sends adjustments in a task of their own, which continues if the caller stops waiting. `None` without a tokio runtime.
-    pub(crate) fn spawn_adjustments(
-        &self,
-        adjustments: &[Adjustment<'_>],
-    ) -> Option<JoinHandle<Result<Vec<EntryId>, StoreError>>> {
+    pub(crate) fn spawn_adjustments(&self, adjustments: &[Adjustment<'_>]) -> Option<JoinHandle<AdjustmentResults>> {
         let runtime = Handle::try_current().ok().filter(|_| !adjustments.is_empty())?;
         let (store, prepared) = (self.clone(), self.prepare_adjustments(adjustments));
         let change = self.begin_adjustment(adjustments);
         let adjusting = AdjustingTask::new(&self.adjusting);
         Some(runtime.spawn(async move {
-            let result = store.send_adjustments(&prepared).await;
+            let results = store.send_adjustments(&prepared).await;
             drop((change, adjusting));
-            result
+            results
         }))
     }
 
@@ -211,83 +180,35 @@ impl RedisStore {
         self.adjusting.load(Ordering::Acquire)
     }
 
-    /// Renews and releases slots of concurrency limits. Returns for each whether it was held. Updates that may have been applied can be
-    /// repeated.
-    pub(crate) async fn send_slot_updates(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        let (endings, _) = self.send_endings(updates).await?;
-        Ok(endings.into_iter().map(|ending| ending == HoldEnding::Ended).collect())
-    }
-
-    /// Renews and releases slots of concurrency limits, and ends holds, one call for each slot of the cluster and [`MAX_SLOT_UPDATES`], or
-    /// [`MAX_HOLD_ENDINGS`] if there are holds among them.
-    /// Returns for each what became of it, and the entries that were written for the ledger. Updates that may have been applied can be
-    /// repeated.
-    pub(crate) async fn send_endings(
-        &self,
-        updates: &[Adjustment<'_>],
-    ) -> Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError> {
-        let is_cluster = self.router.is_cluster();
-        let slot = |index: usize| if is_cluster { slot_of(updates[index].key.partition()) } else { 0 };
-        let indexes: Vec<usize> = (0..updates.len()).collect();
-        let groups = group_by(&indexes, |one, other| slot(*one) == slot(*other));
-        let has_holds = updates.iter().any(Adjustment::is_hold_ending);
-        let most = if has_holds { MAX_HOLD_ENDINGS } else { MAX_SLOT_UPDATES };
-        let calls = groups.iter().flat_map(|group| group.chunks(most));
-        let updated =
-            join_all(calls.map(async |group| match self.update_group(slot(group[0]), updates, group).await {
-                // The keys of a slot that is being migrated may be on two servers.
-                Err(failure) if failure.mid_migration && group.len() > 1 => {
-                    let each = group.chunks(1).map(|one| self.update_group(slot(one[0]), updates, one));
-                    join_all(each).await.into_iter().collect::<Result<Vec<_>, CallError>>()
-                }
-                updated => updated.map(|updated| vec![updated]),
-            }));
-        let (mut endings, mut recorded) = (vec![HoldEnding::Ended; updates.len()], Vec::new());
-        for updated in updated.await {
-            for UpdatedGroup { exceptions, entries } in updated? {
-                for (index, ending) in exceptions {
-                    endings[index] = ending;
-                }
-                recorded.extend(entries);
-            }
-        }
-        Ok((endings, recorded))
-    }
-
-    /// Renews, releases and ends those at `indexes` by one call.
-    async fn update_group(
-        &self,
-        slot: u16,
-        updates: &[Adjustment<'_>],
-        indexes: &[usize],
-    ) -> Result<UpdatedGroup, CallError> {
-        let group: Vec<Adjustment<'_>> = indexes.iter().map(|index| updates[*index]).collect();
-        let routes = self.cardinality.adjustment_routes(&group, self.instances());
-        let Adjusted { reply, recorded } = self.send_adjust_call(slot, &self.adjust_call(&group, &routes)).await?;
-        let not_found = reply.refused.into_iter().map(|index| (index, HoldEnding::NotFound));
-        let exceptions = not_found.chain(reply.ended_before);
-        let exceptions = exceptions.filter_map(|(index, ending)| Some((*indexes.get(index)?, ending))).collect();
-        Ok(UpdatedGroup { exceptions, entries: recorded })
-    }
-
     /// Drops cached denials of the keys, until the adjustments are made and the result is dropped.
     pub(crate) fn begin_adjustment(&self, adjustments: &[Adjustment<'_>]) -> StateChange {
-        self.denial_cache.begin_change(adjustments.iter().map(|adjustment| &adjustment.key))
+        // Denials for want of a slot are not cached.
+        let changed = adjustments.iter().filter(|adjustment| !adjustment.limit.has_slots());
+        self.denial_cache.begin_change(changed.map(|adjustment| &adjustment.key))
     }
 
-    fn adjust_call(&self, adjustments: &[Adjustment<'_>], routes: &[OverflowRoute<'_>]) -> AdjustCall {
+    fn has_overflow(&self, adjustments: &[Indexed<'_>]) -> bool {
+        let adjustments: SmallVec<[Adjustment<'_>; 4]> = adjustments.iter().map(|(_, one)| *one).collect();
+        has_overflow(&self.cardinality.adjustment_routes(&adjustments, self.instances()))
+    }
+
+    fn adjust_call(&self, indexed: &[Indexed<'_>], with_overflow: bool) -> AdjustCall {
+        let adjustments: SmallVec<[Adjustment<'_>; 4]> = indexed.iter().map(|(_, one)| *one).collect();
+        let routes = self.cardinality.adjustment_routes(&adjustments, self.instances());
+        let routes = if with_overflow { routes } else { without_overflow(&routes) };
         let route = |index: usize| routes.get(index).copied().unwrap_or_default();
-        let packed: Vec<PackedAdjustment> = adjustments
-            .iter()
-            .enumerate()
-            .map(|(index, adjustment)| {
-                PackedAdjustment::new(&self.options.prefix, adjustment, route(index), &self.pack_time())
-            })
-            .collect();
-        let possible_new_keys = adjustments.iter().map(PossibleNewKey::from_adjustment).collect();
+        let (prefix, time) = (self.options.namespace.as_str(), self.pack_time());
+        let packed = adjustments.iter().enumerate();
+        let packed: Vec<_> =
+            packed.map(|(index, one)| PackedAdjustment::new(prefix, one, route(index), &time)).collect();
         let call = self.packed_adjust_call(packed.iter());
+        let adjustments = indexed.iter().map(|(index, one)| CalledAdjustment {
+            index: *index,
+            bundled: one.bundled,
+            possible_new_key: PossibleNewKey::from_adjustment(one),
+        });
         let packed = if packed.iter().any(PackedAdjustment::has_periods) { packed } else { Vec::new() };
-        AdjustCall { call, possible_new_keys, packed }
+        AdjustCall { call, adjustments: adjustments.collect(), packed }
     }
 
     pub(crate) fn packed_adjust_call<'a>(
@@ -300,7 +221,7 @@ impl RedisStore {
         call
     }
 
-    async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<Adjusted, CallError> {
+    async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<AdjustReply, CallError> {
         let partitions = group.packed.iter().filter_map(PackedAdjustment::ledger_partition).collect();
         let written = self.ledger.mark_after(partitions);
         let mut reply = match self.router.send(slot, &group.call).await {
@@ -330,14 +251,57 @@ impl RedisStore {
             let again = self.packed_adjust_call(packed.iter());
             reply = reply::parse_adjust(&self.router.send(slot, &again).await?)?;
         }
-        let created = reply.created.iter().filter_map(|index| group.possible_new_keys.get(*index));
-        self.cardinality.record_created(reply.now, created);
-        let recorded = reply.entries.iter().filter_map(|entry| {
-            let (partition, (millis, sequence)) = (group.packed.get(entry.index)?.ledger_partition()?, entry.id);
-            Some(EntryId { generation: entry.generation, partition, millis, sequence })
-        });
-        let recorded = recorded.collect();
-        Ok(Adjusted { reply, recorded })
+        let created = reply.created.iter().filter_map(|index| group.adjustments.get(*index));
+        self.cardinality.record_created(reply.now, created.map(|one| &one.possible_new_key));
+        Ok(reply)
+    }
+}
+
+impl AdjustCall {
+    /// What became of each adjustment.
+    fn results(&self, reply: Result<AdjustReply, CallError>) -> CallResults {
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(failure) => {
+                let error = StoreError::from(failure);
+                return self.adjustments.iter().map(|one| (one.index, Err(error.clone()))).collect();
+            }
+        };
+        let mut results: Vec<_> = self
+            .adjustments
+            .iter()
+            .map(|one| {
+                let stays_taken = one.bundled && reply.stays_taken;
+                AdjustmentResult::new(if stays_taken {
+                    AdjustmentOutcome::NotFound
+                } else {
+                    AdjustmentOutcome::Applied
+                })
+            })
+            .collect();
+        let not_found = reply.refused.into_iter().map(|index| (index, AdjustmentOutcome::NotFound));
+        for (index, outcome) in not_found.chain(reply.ended_before) {
+            if let Some(result) = results.get_mut(index) {
+                result.outcome = outcome;
+            }
+        }
+        for entry in &reply.entries {
+            let partition = self.packed.get(entry.index).and_then(PackedAdjustment::ledger_partition);
+            if let (Some(partition), Some(result)) = (partition, results.get_mut(entry.index)) {
+                let (generation, (millis, sequence)) = (entry.generation, entry.id);
+                result.entry = Some(EntryId { generation, partition, millis, sequence });
+            }
+        }
+        self.adjustments.iter().zip(results).map(|(one, result)| (one.index, Ok(result))).collect()
+    }
+
+    /// The results if the call was not sent: because of `error`, or since its units stay taken.
+    fn unsent(&self, error: Option<&StoreError>) -> CallResults {
+        let result = || match error {
+            Some(error) => Err(error.clone()),
+            None => Ok(AdjustmentResult::new(AdjustmentOutcome::NotFound)),
+        };
+        self.adjustments.iter().map(|one| (one.index, result())).collect()
     }
 }
 
@@ -357,10 +321,16 @@ impl RedisStore {
     }
 }
 
-/// All entries that were written, or the [first error](first_error).
-fn all_entries(results: Vec<Result<Vec<EntryId>, StoreError>>) -> Result<Vec<EntryId>, StoreError> {
-    let entries = results.iter().flatten().flatten().copied().collect();
-    first_error(results).map(|()| entries)
+/// The adjustments of one slot in calls that occupy a server briefly. What is bundled stays together.
+fn in_calls<'r>(adjustments: &[Indexed<'r>]) -> Vec<Vec<Indexed<'r>>> {
+    let has_holds = adjustments.iter().any(|(_, one)| one.is_hold_ending());
+    let most = if has_holds { MAX_HOLD_ENDINGS } else { MAX_SLOT_UPDATES };
+    if adjustments.len() <= most {
+        return vec![adjustments.to_vec()];
+    }
+    let (bundled, others): (Vec<_>, Vec<_>) = adjustments.iter().copied().partition(|(_, one)| one.bundled);
+    let bundled = Some(bundled).filter(|bundled| !bundled.is_empty());
+    bundled.into_iter().chain(others.chunks(most).map(<[_]>::to_vec)).collect()
 }
 
 /// The first error, if any. It says "possibly applied" if another result is a success.

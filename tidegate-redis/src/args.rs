@@ -49,7 +49,7 @@ struct AdjustmentLedger {
 
 impl PackedAdjustment {
     pub(crate) fn new(
-        prefix: &str,
+        namespace: &str,
         adjustment: &Adjustment<'_>,
         route: OverflowRoute<'_>,
         time: &PackTime<'_>,
@@ -82,15 +82,15 @@ impl PackedAdjustment {
             let (alone, full) = (position.slot(), position.full());
             numbers.push_all(&[alone.micros, alone.part, full.micros, full.part, position.returned()]);
         }
-        let overflow_key = route.overflow.map(|key| key_name(prefix, &key));
+        let overflow_key = route.overflow.map(|key| key_name(namespace, &key));
         let periods = if let Limit::Quota(quota) = limit { Some(quota.periods()) } else { None };
         let ledger = ledger_partition(adjustment).map(|partition| AdjustmentLedger {
             partition,
-            keys: OutboxKeys::new(prefix, partition),
+            keys: OutboxKeys::new(namespace, partition),
             is_refund: matches!(op, Op::Refund { .. }),
             taken_in: if let Op::Refund { position, .. } = op { position.generation() } else { 0 },
         });
-        Self { key: key_name(prefix, key), overflow_key, numbers: bytes, periods, ledger }
+        Self { key: key_name(namespace, key), overflow_key, numbers: bytes, periods, ledger }
     }
 
     /// The partition of its ledger, if it has one.
@@ -178,9 +178,9 @@ pub(crate) fn adjust<'a>(
 }
 
 /// The name of `key` on the server.
-pub(crate) fn key_name(prefix: &str, key: &Key<'_>) -> Vec<u8> {
+pub(crate) fn key_name(namespace: &str, key: &Key<'_>) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_NAME_CAPACITY_BYTES);
-    key.write_name(prefix, &mut name);
+    key.write_name(namespace, &mut name);
     name
 }
 

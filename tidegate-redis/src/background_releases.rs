@@ -62,7 +62,7 @@ struct WaitingRelease {
 impl RedisStore {
     /// Releases slots of concurrency limits, and ends holds, in a task. If the store fails, they are sent again until they would have run out: a decision
     /// may also be executed after the caller gave up. Without a tokio runtime, they run out.
-    pub(crate) fn release_soon(&self, releases: &[Adjustment<'_>]) {
+    pub(crate) fn spawn_releases(&self, releases: &[Adjustment<'_>]) {
         let Some(runtime) = Handle::try_current().ok().filter(|_| !releases.is_empty()) else { return };
         let is_cluster = self.router.is_cluster();
         let routes = self.cardinality.adjustment_routes(releases, self.instances());
@@ -72,7 +72,7 @@ impl RedisStore {
             ends: timer::after(now, release.hold_duration().unwrap_or_else(|| release.limit.max_window())),
             is_hold: release.is_hold_ending(),
             release: PackedAdjustment::new(
-                &self.options.prefix,
+                self.options.namespace.as_str(),
                 release,
                 routes.get(index).copied().unwrap_or_default(),
                 &self.pack_time(),

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::spi::{Adjustment, Check, Gate, Plan, Store, Subject};
-use tidegate::{AnonymousBounds, Limit, StoreError, StoreErrorKind, SystemClock};
+use tidegate::{AnonymousBounds, Limit, Namespace, StoreError, StoreErrorKind, SystemClock};
 
 use crate::cross_slot::RecentDenials;
 use crate::denial_cache::DenialCache;
-use crate::error::not_applied;
+use crate::error::startup_error;
 use crate::heartbeat::Heartbeat;
+use crate::namespace_check::check_namespace;
 use crate::options::RedisOptions;
 use crate::router::Router;
 use crate::scripts::SCRIPTS;
@@ -72,17 +73,28 @@ impl RedisStore {
 
     /// Checks every primary: version, role and permissions. Loads the scripts. Returns warnings about settings that an
     /// operator should change.
+    ///
+    /// Fails if the namespace begins with that of another deployment that has live instances on this store, and has none itself.
     pub async fn check_servers(&self) -> Result<Vec<String>, StoreError> {
-        // No request is involved, so nothing can have been applied.
-        let warnings = self.prepare_servers().await.map_err(|error| not_applied(&error))?;
-        self.heartbeat.start(&self.router, &self.options);
-        self.check_permissions().await.map_err(|error| not_applied(&error))?;
-        Ok(warnings)
+        self.prepare().await.map_err(|error| startup_error(&error, &self.options.namespace))
+    }
+
+    /// The namespace.
+    pub const fn namespace(&self) -> &Namespace {
+        &self.options.namespace
     }
 
     /// The warnings of [`check_servers`](Self::check_servers) from when the store was [connected](Self::connect).
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
+        let mut warnings = self.prepare_servers().await?;
+        warnings.extend(check_namespace(&self.router, &self.options).await?);
+        self.heartbeat.start(&self.router, &self.options);
+        self.check_permissions().await?;
+        Ok(warnings)
     }
 
     /// Queries every primary and loads the scripts.
@@ -125,7 +137,7 @@ impl RedisStore {
             let results = [
                 store.decide(&plan).await.map(drop),
                 store.decide(&anonymous).await.map(drop),
-                store.adjust(&charge).await,
+                store.apply(&charge).await.outcomes().map(drop),
                 store.forget(&[*check.key()]).await,
                 // Without a key, a batch needs one more command.
                 store.decide(&plan.clone().with_peek()).await.map(drop),

@@ -8,6 +8,9 @@
 //! allow. A visible effect: a request that a later part denies holds units of the earlier parts for one or two calls, and
 //! another request may be denied for that. If the refund fails, these units stay taken until the limit has refilled.
 //!
+//! What an earlier call with the same idempotency key has reserved is found by its holds. If other parts come before a part with holds, and
+//! would take slots or places in queues, that part is peeked at first.
+//!
 //! Once a part has denied, the plan is denied, and a failure of another part does not turn that into an error.
 
 mod held_slots;
@@ -78,8 +81,15 @@ impl RedisStore {
         if plan.mode() == PlanMode::CountEach {
             return self.count_each(plan, units, parts(units), deadline).await;
         }
+        let earlier = match plan.reservation() {
+            Some(terms) if terms.is_keyed() => self.find_earlier_call(&parts(units), deadline).await?,
+            _ => None,
+        };
+        if let Some(refused) = earlier.as_ref().filter(|verdict| verdict.refusal().is_some()) {
+            return Ok(refused.clone());
+        }
         for round in 1.. {
-            match self.take(plan, units, parts(units), deadline).await? {
+            match self.take(plan, units, parts(units), earlier.is_some(), deadline).await? {
                 TakeResult::Decided(verdict) => return Ok(verdict),
                 TakeResult::FewerUnits(fewer) => units = if round < MAX_TAKE_ROUNDS { fewer } else { 1 },
             }
@@ -87,16 +97,33 @@ impl RedisStore {
         Err(StoreError::new(StoreErrorKind::Unexpected, "one unit was neither granted nor denied").into())
     }
 
-    /// Takes `units` from all parts, or from none. Once a part has found a reservation that was made before, takes without an owner are
-    /// not made again: the earlier call has made them.
+    /// The verdict of a part that finds or refuses a reservation with an idempotency key that was made before, if other parts would change
+    /// something before they know that: they would take places in queues again, and take over slots, which have the same owner, and release
+    /// them.
+    async fn find_earlier_call(&self, parts: &[Part<'_>], deadline: Deadline) -> Result<Option<Verdict>, CallError> {
+        let later = parts.iter().skip_while(|part| !part.has_slots_or_takes()).skip(1);
+        let (verdicts, failure) =
+            self.peek_at_parts(later.filter(|part| part.has_enforced_holds()), deadline.half()).await;
+        let earlier =
+            verdicts.into_iter().flatten().filter(|verdict| verdict.is_repeat() || verdict.refusal().is_some());
+        let earlier = earlier.max_by_key(|verdict| verdict.refusal().is_some());
+        failure.filter(|_| earlier.is_none()).map_or(Ok(earlier), Err)
+    }
+
+    /// Takes `units` from all parts, or from none. Once a part has found a reservation that was made before, or if `is_repeat`, takes without
+    /// an owner are not made again: the earlier call has made them.
     async fn take<'r>(
         &self,
         plan: &Plan<'r>,
         units: u64,
         mut parts: Vec<Part<'r>>,
+        is_repeat: bool,
         deadline: Deadline,
     ) -> Result<TakeResult, CallError> {
-        let mut refunds = PendingRefunds::new(self);
+        let mut refunds = PendingRefunds::new(self).with_repeat(is_repeat);
+        if is_repeat {
+            separate_takes(plan, &mut parts, 0);
+        }
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(parts.len());
         let mut best_of_group = 0;
         while let Some(part) = parts.get(verdicts.len()) {
@@ -277,9 +304,13 @@ impl RedisStore {
     }
 
     /// Peeks at all parts at once. Returns the verdicts and the first failure.
-    async fn peek_at_parts(&self, parts: &[Part<'_>], timeouts: Timeouts) -> (Vec<Option<Verdict>>, Option<CallError>) {
+    async fn peek_at_parts<'p, 'r: 'p>(
+        &self,
+        parts: impl IntoIterator<Item = &'p Part<'r>>,
+        timeouts: Timeouts,
+    ) -> (Vec<Option<Verdict>>, Option<CallError>) {
         let peek = async |part: &Part<'_>| self.decide_in_slot(&part.plan.clone().with_peek(), timeouts).await;
-        split_results(join_all(parts.iter().map(peek)).await)
+        split_results(join_all(parts.into_iter().map(peek)).await)
     }
 }
 

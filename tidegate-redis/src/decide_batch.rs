@@ -39,8 +39,8 @@ impl RedisStore {
     async fn send_plans(&self, plans: &[Plan<'_>], time: &PackTime<'_>) -> (Batch, Vec<Result<PlanReply, StoreError>>) {
         let pack = |plan| {
             let routes = self.cardinality.routes(plan, self.instances());
-            let prefix = &self.options.prefix;
-            PackedPlan::pack(prefix, plan, &routes, time).with_ledgers(prefix, plan, &self.ledger)
+            let namespace = self.options.namespace.as_str();
+            PackedPlan::pack(namespace, plan, &routes, time).with_ledgers(namespace, plan, &self.ledger)
         };
         let packed: Vec<PackedPlan> = plans.iter().map(pack).collect();
         let batch = Batch::new(&packed);

@@ -8,13 +8,16 @@ use std::io;
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
-use tidegate::{StoreError, StoreErrorKind};
+use tidegate::{Namespace, StoreError, StoreErrorKind};
 
 use crate::reply::unreadable;
 
 /// The permissions that a user needs, as `ACL SETUSER` takes them.
 pub(crate) const PERMISSIONS: &str =
     "+evalsha +evalsha_ro +script|load +time +get +mget +exists +psetex +pttl +del +info";
+
+/// The keys that these are for, where the namespace is not known.
+const KEYS_OF_A_NAMESPACE: &str = "~NAMESPACE1{*";
 
 /// Those that it needs beside them for rules with a ledger.
 pub(crate) const LEDGER_PERMISSIONS: &str = "+xadd +xlen +xrange +xinfo|stream +xdel +set";
@@ -72,7 +75,7 @@ fn server_error(code: &str, detail: &str) -> StoreError {
         "WRONGTYPE" => StoreError::new(
             StoreErrorKind::Unreadable,
             "a key of the store holds a value of another type; it was left as it is. \
-             Delete it, or give the store a prefix of its own",
+             Delete it, or give this deployment a namespace of its own",
         ),
         "NOAUTH" => denied("the server requires a password; put it into the URL: redis://user:password@host"),
         "WRONGPASS" => denied("the server rejects the user or the password"),
@@ -143,6 +146,18 @@ pub(crate) fn is_unresolved(error: &RedisError) -> bool {
     io_error(error).is_some_and(|error| error.to_string().contains("failed to lookup address"))
 }
 
+/// The same error for the start of a deployment: no request is involved, so nothing can have been applied, and permissions name its own keys.
+pub(crate) fn startup_error(error: &StoreError, namespace: &Namespace) -> StoreError {
+    let error = not_applied(error);
+    let keys = format!("~{}", namespace.key_pattern());
+    match error.to_string() {
+        text if text.contains(KEYS_OF_A_NAMESPACE) => {
+            StoreError::new(error.kind(), text.replace(KEYS_OF_A_NAMESPACE, &keys))
+        }
+        _ => error,
+    }
+}
+
 /// The beginning of an error reply, without control characters that could upset a terminal or a log. It may contain keys,
 /// in which subjects are hashed.
 fn sanitize(detail: &str) -> String {
@@ -159,7 +174,7 @@ pub(crate) fn denied(message: impl Into<Cow<'static, str>>) -> StoreError {
 
 fn missing_permission() -> StoreError {
     denied(format!(
-        "the user lacks a permission; allow it {PERMISSIONS} on the keys ~tg1* (with a prefix of your own, ~PREFIX1* instead); \
+        "the user lacks a permission; on the keys {KEYS_OF_A_NAMESPACE} allow it {PERMISSIONS} always; \
          behind sentinels +role too, in a cluster +cluster|slots +asking too, for a database other than 0 +select too, \
          and for rules with a ledger {LEDGER_PERMISSIONS} too"
     ))

@@ -15,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! The public types are few: [`RedisStore`] connects and decides, [`RedisOptions`] sets prefix, timeout and limits of the
+//! The public types are few: [`RedisStore`] connects and decides, [`RedisOptions`] sets namespace, timeout and limits of the
 //! connection, [`ServerState`] and [`SubjectStats`] are for monitoring.
 //!
 //! # Modules
@@ -35,8 +35,8 @@
 //!    every wait.
 //! 6. `node_error` and `error` turn failures into store errors.
 //!
-//! `outbox` is the side that the ledger reads from and repairs. `heartbeat` counts the instances that share the store. The limits
-//! themselves are defined in `tidegate`, in Rust and in Lua; this crate owns input and output.
+//! `outbox` is the side that the ledger reads from and repairs. `heartbeat` counts the instances of the namespace and their rule sets; `namespace_check`
+//! refuses a name that begins with that of another deployment. The limits themselves are defined in `tidegate`, in Rust and in Lua; this crate owns input and output.
 //!
 //! # Scripts
 //!
@@ -51,7 +51,7 @@
 
 mod connect;
 mod options;
-pub use options::{DEFAULT_PREFIX, RedisOptions};
+pub use options::RedisOptions;
 mod server_info;
 mod store_url;
 mod version;
@@ -67,8 +67,9 @@ pub use cardinality::SubjectStats;
 mod cross_slot;
 mod decide_batch;
 mod denial_cache;
-mod forget_prefix;
+mod forget_namespace;
 mod heartbeat;
+mod namespace_check;
 mod outbox;
 mod outstanding;
 mod packed_plan;

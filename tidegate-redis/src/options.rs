@@ -4,16 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Clock, StoreError, StoreErrorKind};
-
-/// The default prefix of every key.
-pub const DEFAULT_PREFIX: &str = "tg";
+use tidegate::{Clock, Namespace, StoreError, StoreErrorKind};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(25);
 const DEFAULT_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_QUEUE_WAIT: Duration = Duration::from_millis(250);
 const DEFAULT_MAX_WAITING: usize = 4096;
-const MAX_PREFIX_BYTES: usize = 32;
 
 /// How a store uses its servers.
 ///
@@ -21,12 +17,13 @@ const MAX_PREFIX_BYTES: usize = 32;
 /// use std::time::Duration;
 /// use tidegate_redis::RedisOptions;
 ///
-/// let options = RedisOptions::new().with_prefix("shop").with_timeout(Duration::from_millis(10));
-/// assert_eq!(options.prefix(), "shop");
+/// let options = RedisOptions::new().with_namespace("shop".parse()?).with_timeout(Duration::from_millis(10));
+/// assert_eq!(options.namespace().as_str(), "shop");
+/// # Ok::<(), tidegate::NamespaceError>(())
 /// ```
 #[derive(Clone)]
 pub struct RedisOptions {
-    pub(crate) prefix: Arc<str>,
+    pub(crate) namespace: Namespace,
     pub(crate) timeout: Duration,
     pub(crate) connection_timeout: Duration,
     pub(crate) queue_wait: Duration,
@@ -37,11 +34,11 @@ pub struct RedisOptions {
 
 /// Setting options
 impl RedisOptions {
-    /// The defaults: prefix [`DEFAULT_PREFIX`], a budget of 25 ms, one second for a connection, at most 4,096 plans that wait
-    /// for one server, for at most 250 ms.
+    /// The defaults: namespace `tg`, a budget of 25 ms, one second for a connection, at most 4,096 plans that wait for one server,
+    /// for at most 250 ms.
     pub fn new() -> Self {
         Self {
-            prefix: DEFAULT_PREFIX.into(),
+            namespace: Namespace::default(),
             timeout: DEFAULT_TIMEOUT,
             connection_timeout: DEFAULT_CONNECTION_TIMEOUT,
             queue_wait: DEFAULT_QUEUE_WAIT,
@@ -51,9 +48,9 @@ impl RedisOptions {
         }
     }
 
-    /// Sets the prefix of every key: at most 32 visible ASCII characters, without braces, which would change the slot.
-    pub fn with_prefix(mut self, prefix: &str) -> Self {
-        self.prefix = prefix.into();
+    /// Sets the namespace, which keeps this deployment apart from others on the same servers. All stores of a deployment need the same.
+    pub fn with_namespace(mut self, namespace: Namespace) -> Self {
+        self.namespace = namespace;
         self
     }
 
@@ -103,9 +100,9 @@ impl RedisOptions {
 
 /// Reading options
 impl RedisOptions {
-    /// The prefix of every key.
-    pub fn prefix(&self) -> &str {
-        &self.prefix
+    /// The namespace.
+    pub const fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
     /// The budget of a server.
@@ -134,14 +131,10 @@ impl RedisOptions {
     }
 
     pub(crate) fn validate(&self) -> Result<(), StoreError> {
-        let invalid = |message| Err(StoreError::new(StoreErrorKind::Unexpected, message));
-        let is_forbidden = |c: char| c == '{' || c == '}' || !c.is_ascii_graphic();
-        if self.prefix.len() > MAX_PREFIX_BYTES || self.prefix.contains(is_forbidden) {
-            return invalid("the prefix must be at most 32 visible ASCII characters without braces");
-        }
         let times = [self.timeout, self.connection_timeout, self.queue_wait];
         if times.iter().any(Duration::is_zero) || self.max_waiting == 0 {
-            return invalid("the timeouts, the queue wait and the waiting plans must be greater than zero");
+            let message = "the timeouts, the queue wait and the waiting plans must be greater than zero";
+            return Err(StoreError::new(StoreErrorKind::Unexpected, message));
         }
         Ok(())
     }
@@ -156,7 +149,7 @@ impl Default for RedisOptions {
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisOptions")
-            .field("prefix", &self.prefix)
+            .field("namespace", &self.namespace)
             .field("timeout", &self.timeout)
             .field("connection_timeout", &self.connection_timeout)
             .field("queue_wait", &self.queue_wait)

@@ -95,7 +95,7 @@ impl Outbox for RedisStore {
         partition: u16,
         keys: &[AccountKey],
     ) -> Result<Option<(OutboxPosition, Vec<Option<QuotaState>>)>, StoreError> {
-        let names: Vec<Vec<u8>> = keys.iter().map(|key| account_name(&self.options.prefix, key)).collect();
+        let names: Vec<Vec<u8>> = keys.iter().map(|key| account_name(self.options.namespace.as_str(), key)).collect();
         let keys = self.outbox_keys(partition);
         let call =
             self.outbox_call(SCRIPTS.read_states(), [&keys.marker, &keys.stream].into_iter().chain(names.iter()));
@@ -192,7 +192,7 @@ impl Outbox for RedisStore {
 
 impl RedisStore {
     fn outbox_keys(&self, partition: u16) -> OutboxKeys {
-        OutboxKeys::new(&self.options.prefix, partition)
+        OutboxKeys::new(self.options.namespace.as_str(), partition)
     }
 
     /// A call of `script` with these keys.
@@ -232,7 +232,7 @@ impl RedisStore {
     fn pack_states(&self, states: &[GateState], value: impl Fn(&GateState) -> (Vec<u8>, u64)) -> Vec<PackedState> {
         let pack = |state: &GateState| {
             let (value, expiry) = value(state);
-            PackedState { key: account_name(&self.options.prefix, &state.key), value, expiry }
+            PackedState { key: account_name(self.options.namespace.as_str(), &state.key), value, expiry }
         };
         states.iter().map(pack).collect()
     }
@@ -279,6 +279,6 @@ fn rebuilding(message: &'static str) -> StoreError {
 /// An entry or a generation that this version has not written.
 fn unknown_entry() -> StoreError {
     let message = "the outbox of the ledger contains a value that this version does not write; it was left as it is. \
-                   Upgrade this instance, or give the store a prefix of its own";
+                   Upgrade this instance, or give this deployment a namespace of its own";
     StoreError::new(StoreErrorKind::Unreadable, message)
 }

@@ -27,7 +27,7 @@ impl RedisStore {
                 return Ok(HoldsSummary::default());
             }
             let mut command = redis::cmd("GET");
-            command.arg(key_name(&self.options.prefix, check.key()));
+            command.arg(key_name(self.options.namespace.as_str(), check.key()));
             match self.router.send(self::slot(check), &Call::command(command, self.call_timeouts())).await? {
                 Value::Nil => Ok(HoldsSummary::default()),
                 Value::BulkString(value) => stored_summary(&value, now).ok_or_else(|| unreadable(index as u64 + 1)),

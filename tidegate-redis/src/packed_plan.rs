@@ -86,11 +86,11 @@ pub(crate) struct PackedRange {
 
 impl PackedPlan {
     /// Packs `plan`. `routes` has one route for each check, or none. The periods of quotas are those at `time`.
-    pub(crate) fn pack(prefix: &str, plan: &Plan<'_>, routes: &[OverflowRoute<'_>], time: &PackTime<'_>) -> Self {
+    pub(crate) fn pack(namespace: &str, plan: &Plan<'_>, routes: &[OverflowRoute<'_>], time: &PackTime<'_>) -> Self {
         let mut bytes = Vec::with_capacity(plan.checks().len() * CHECK_CAPACITY_BYTES);
         let mut checks = SmallVec::with_capacity(plan.checks().len());
         for (index, check) in plan.checks().iter().enumerate() {
-            checks.push(PackedCheck::pack(&mut bytes, prefix, plan, check, routes.get(index).copied(), time));
+            checks.push(PackedCheck::pack(&mut bytes, namespace, plan, check, routes.get(index).copied(), time));
         }
         let is_log = |check: &&Check<'_>| match check.gate().limit() {
             // A list of holds may be long, too. What others find out from replies.
@@ -114,7 +114,7 @@ impl PackedPlan {
     }
 
     /// Adds the ledgers of the checks of `plan`, the same that was packed.
-    pub(crate) fn with_ledgers(mut self, prefix: &str, plan: &Plan<'_>, ledger: &LedgerPartitions) -> Self {
+    pub(crate) fn with_ledgers(mut self, namespace: &str, plan: &Plan<'_>, ledger: &LedgerPartitions) -> Self {
         if plan.checks().iter().all(|check| check.gate().ledger().is_none()) {
             return self;
         }
@@ -122,7 +122,7 @@ impl PackedPlan {
         let pack = |check: &Check<'_>| {
             check.gate().ledger()?;
             let partition = check.key().partition();
-            let keys = OutboxKeys::new(prefix, partition);
+            let keys = OutboxKeys::new(namespace, partition);
             Some(PackedLedger {
                 stream: PackedRange::append(bytes, |bytes| bytes.extend_from_slice(&keys.stream)),
                 marker: PackedRange::append(bytes, |bytes| bytes.extend_from_slice(&keys.marker)),
@@ -206,7 +206,7 @@ impl PackedCheck {
 
     fn pack(
         bytes: &mut Vec<u8>,
-        prefix: &str,
+        namespace: &str,
         plan: &Plan<'_>,
         check: &Check<'_>,
         route: Option<OverflowRoute<'_>>,
@@ -238,10 +238,10 @@ impl PackedCheck {
                 Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::Quota
             ),
             limit,
-            key: PackedRange::append(bytes, |bytes| check.key().write_name(prefix, bytes)),
+            key: PackedRange::append(bytes, |bytes| check.key().write_name(namespace, bytes)),
             overflow: route
                 .and_then(|route| route.overflow)
-                .map(|key| PackedRange::append(bytes, |bytes| key.write_name(prefix, bytes))),
+                .map(|key| PackedRange::append(bytes, |bytes| key.write_name(namespace, bytes))),
         }
     }
 }

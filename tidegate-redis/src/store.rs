@@ -6,14 +6,13 @@ use std::sync::atomic::AtomicUsize;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate::spi::algorithm::holds::HoldEnding;
 use tidegate::spi::{
-    Adjustment, Check, EntryId, Key, KnownDenial, MAX_CHECKS, OutstandingHolds, Plan, PlanMode, Role, Store, Verdict,
+    Adjustment, AdjustmentResults, Check, EntryId, Key, KnownDenial, MAX_CHECKS, OutstandingHolds, Plan, PlanMode,
+    Role, Store, Verdict,
 };
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
-use crate::args;
 use crate::background_releases::BackgroundReleases;
 use crate::batch::{Batch, BatchMode};
 use crate::call::{Call, CallError};
@@ -31,7 +30,7 @@ use crate::reply::Reply;
 use crate::router::Router;
 use crate::slot_map::slot_of;
 use crate::timeouts::Timeouts;
-use crate::timer;
+use crate::{args, timer};
 
 /// A store on Redis or Valkey servers, shared by every instance that connects to them.
 ///
@@ -83,40 +82,19 @@ impl Store for RedisStore {
         }
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.adjust_recorded(adjustments).await.map(drop)
-    }
-
-    async fn adjust_recorded(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<EntryId>, StoreError> {
-        Adjustment::require_changes(adjustments)?;
+    async fn apply(&self, adjustments: &[Adjustment<'_>]) -> AdjustmentResults {
+        if let Err(error) = Adjustment::require_valid(adjustments) {
+            return AdjustmentResults::failed(adjustments.len(), &error);
+        }
         let _change = self.begin_adjustment(adjustments);
         self.send_adjustments(&self.prepare_adjustments(adjustments)).await
     }
 
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        if adjustments.iter().all(|one| one.is_release() || one.is_hold_ending()) {
-            self.release_soon(adjustments);
-        } else {
-            drop(self.spawn_adjustments(adjustments));
-        }
-    }
-
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        Adjustment::require_slot_updates(updates)?;
-        self.send_slot_updates(updates).await
-    }
-
-    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
-        Ok(self.end_holds_recorded(endings).await?.0)
-    }
-
-    async fn end_holds_recorded(
-        &self,
-        endings: &[Adjustment<'_>],
-    ) -> Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError> {
-        Adjustment::require_endings(endings)?;
-        let _change = self.begin_adjustment(endings);
-        self.send_endings(endings).await
+    fn spawn_apply(&self, adjustments: &[Adjustment<'_>]) {
+        let (releases, others): (Vec<_>, Vec<_>) =
+            adjustments.iter().copied().partition(|one| one.is_release() || one.is_hold_ending());
+        self.spawn_releases(&releases);
+        drop(self.spawn_adjustments(&others));
     }
 
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {
@@ -130,7 +108,7 @@ impl Store for RedisStore {
         let calls = groups.iter().map(async |keys| {
             let mut command = redis::cmd("DEL");
             for key in keys {
-                command.arg(args::key_name(&self.options.prefix, key));
+                command.arg(args::key_name(self.options.namespace.as_str(), key));
             }
             let slot = keys.first().map_or(0, |key| slot_of(key.partition()));
             self.router.send(slot, &Call::command(command, self.call_timeouts())).await
@@ -214,8 +192,8 @@ impl RedisStore {
         timeouts: Timeouts,
     ) -> Result<(Reply, DenialTicket, Generations), CallError> {
         let call = |time: PackTime<'_>| {
-            let prefix = &self.options.prefix;
-            let packed = PackedPlan::pack(prefix, plan, routes, &time).with_ledgers(prefix, plan, &self.ledger);
+            let namespace = self.options.namespace.as_str();
+            let packed = PackedPlan::pack(namespace, plan, routes, &time).with_ledgers(namespace, plan, &self.ledger);
             let (packed, cardinality, ledger) = (Arc::new(packed), &self.cardinality, &self.ledger);
             PlanCall { packed, plan, cardinality, ledger, timeouts }
         };
@@ -340,6 +318,6 @@ fn require_max_checks(plan: &Plan<'_>) -> Result<(), StoreError> {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("prefix", &self.options.prefix).finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("namespace", &self.options.namespace).finish_non_exhaustive()
     }
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 use tidegate::Limit;
 use tidegate::attributes::EscapedSlashes;
-use tidegate::http::{HeaderPolicy, ResetFormat};
+use tidegate::http::{ErrorFormat, HeaderPolicy, ResetFormat};
 use tidegate::spi::Matcher;
 
 use crate::identity::Identity;
@@ -74,25 +74,28 @@ pub(crate) struct Compiler<'p> {
     /// Names of values that a client cannot forge.
     authenticated: AuthenticatedNames,
     plans: Vec<SmolStr>,
-    /// Whether invalid parts were removed, so that missing ones have been reported already.
-    partial: bool,
+    /// Whether plans were lost, so that an unknown one may be one of them.
+    lost_plans: bool,
+    /// Names from `identify` that were reported as invalid, so that they are not reported as unknown.
+    lost_identities: Vec<SmolStr>,
     /// Every distinct `per`, of security rules and of others, shared between rules.
     pers: HashMap<(Vec<SmolStr>, bool), Arc<[Identity]>>,
 }
 
 /// Compiles a file and appends its problems. If there are errors among them, the result must not be used for requests.
-pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Problem>) -> CompiledFile {
-    let partial = file.lost_rules;
+pub(crate) fn compile(file: &Spanned<schema_types::RuleFileSpec>, problems: &mut Vec<Problem>) -> CompiledFile {
     let mut compiler = Compiler {
         problems,
         authenticated: AuthenticatedNames::default(),
-        plans: Vec::new(),
-        partial,
+        plans: plan_names(file),
+        lost_plans: file.has_lost_plan_names(),
+        lost_identities: Vec::new(),
         pers: HashMap::new(),
     };
-    compiler.version(file.version.as_ref());
+    if !file.has_lost(&["version"]) {
+        compiler.version(file.version.as_ref());
+    }
     let (identity_config, identities, identify) = compiler.identify(&file.identify);
-    compiler.plans = plan_names(file);
     let header_policy = compiler.header_policy(&file.http);
     let (mut exempt, exempt_rules): (Vec<_>, Vec<_>) =
         file.exempt.iter().map(|at| compiler.exemption(at, file)).unzip();
@@ -102,6 +105,12 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     });
     let overrides = compiler.overrides(file);
     let mut rules: Vec<_> = file.rules.iter().filter_map(|rule| compiler.rule(rule, &identities, &overrides)).collect();
+    // What the file says precedes the default of `cost.usage`.
+    if let Some(format) = error_format(file.http.error_format.as_ref()) {
+        for rule in &mut rules {
+            _ = rule.error_format.get_or_insert(format);
+        }
+    }
     compiler.check_unique_ids(file);
     compiler.check_plan_rules(file);
     compiler.check_budgets(&rules);
@@ -152,6 +161,14 @@ fn escaped_slashes(spec: Option<&Spanned<schema_types::EscapedSlashesSpec>>) -> 
         Some(schema_types::EscapedSlashesSpec::Decode) => EscapedSlashes::Decode,
         None => EscapedSlashes::default(),
     }
+}
+
+fn error_format(spec: Option<&Spanned<schema_types::ErrorFormatSpec>>) -> Option<ErrorFormat> {
+    Some(match spec?.value {
+        schema_types::ErrorFormatSpec::Json => ErrorFormat::Json,
+        schema_types::ErrorFormatSpec::Problem => ErrorFormat::Problem,
+        schema_types::ErrorFormatSpec::Openai => ErrorFormat::OpenAi,
+    })
 }
 
 /// The names of plans: those with limits, and those of tenants.
@@ -214,7 +231,9 @@ impl Compiler<'_> {
         if let Some(form) = &http.ratelimit_trio {
             header_policy = header_policy.with_legacy_ratelimit(reset(form));
         }
-        header_policy.with_retry_after_ms(http.retry_after_ms.as_ref().is_none_or(|on| on.value))
+        header_policy
+            .with_retry_after_ms(http.retry_after_ms.as_ref().is_none_or(|on| on.value))
+            .with_error_format(error_format(http.error_format.as_ref()).unwrap_or_default())
     }
 
     fn max_body_bytes(&mut self, file: &schema_types::RuleFileSpec, rules: &[CompiledRule]) -> usize {
@@ -235,14 +254,14 @@ impl Compiler<'_> {
     /// The limits of every plan, by rule.
     fn overrides(&mut self, file: &schema_types::RuleFileSpec) -> Overrides {
         let mut overrides = Overrides::new();
-        for (plan, rules) in &file.plans {
+        for (plan, rules) in &file.plans.value {
             for (rule, limits) in rules {
-                if let Some(limit) = self.limit(&limits.value, &limits.span) {
+                if let Some(limit) = self.limit(&limits.value, &limits.span, !limits.removed.is_empty()) {
                     let own = overrides.entry(SmolStr::new(rule)).or_default();
                     own.push(PlanLimits {
                         plan: SmolStr::new(plan),
                         limits: vec![(SmolStr::default(), limit)],
-                        ledger: limits.quota.as_ref().map(|quota| LedgerFields::new(quota)).unwrap_or_default(),
+                        ledger: limits.quota.as_ref().map(LedgerFields::new).unwrap_or_default(),
                         span: limits.span.clone(),
                     });
                 }
@@ -253,21 +272,21 @@ impl Compiler<'_> {
 
     fn check_unique_ids(&mut self, file: &schema_types::RuleFileSpec) {
         let mut taken = HashSet::new();
-        for rule in &file.rules {
-            if !taken.insert(rule.id.as_str()) {
-                let message = format!("an earlier rule has the id `{}` already", rule.id.value);
-                self.error("duplicate-id", &rule.id.span, message).set_help("give each rule its own id");
+        for id in file.rules.iter().filter_map(|rule| rule.id.as_ref()) {
+            if !taken.insert(id.as_str()) {
+                let message = format!("an earlier rule has the id `{}` already", id.value);
+                self.error("duplicate-id", &id.span, message).set_help("give each rule its own id");
             }
         }
     }
 
     /// Reports plans with limits for rules that do not exist.
     fn check_plan_rules(&mut self, file: &schema_types::RuleFileSpec) {
-        let rule_ids: HashSet<&str> = file.rules.iter().map(|rule| rule.id.as_str()).collect();
-        for (plan, named) in &file.plans {
+        let (has_lost_ids, rule_ids): (_, HashSet<&str>) = (file.has_lost_ids(), file.rule_ids().collect());
+        for (plan, named) in &file.plans.value {
             for (id, limits) in named {
-                if self.problems.len() < MAX_PROBLEMS && !self.partial && !rule_ids.contains(id.as_str()) {
-                    let help = suggest(id, file.rules.iter().map(|rule| rule.id.as_str()));
+                if self.problems.len() < MAX_PROBLEMS && !has_lost_ids && !rule_ids.contains(id.as_str()) {
+                    let help = suggest(id, file.rule_ids());
                     let message = format!("plan `{plan}` has a limit for rule `{id}`, which does not exist");
                     self.error("unknown-rule", &limits.span, message).set_help(help);
                 }
@@ -325,7 +344,12 @@ impl Compiler<'_> {
     }
 
     /// The plan of each tenant.
-    fn tenants(&mut self, file: &schema_types::RuleFileSpec, identity: &Identity) -> HashMap<SmolStr, SmolStr> {
+    fn tenants(
+        &mut self,
+        file: &Spanned<schema_types::RuleFileSpec>,
+        identity: &Identity,
+    ) -> HashMap<SmolStr, SmolStr> {
+        let is_lost = file.has_lost_plan_uses();
         let plan_names: HashSet<&str> = file.plans.keys().map(String::as_str).collect();
         let is_matched = |name: &str| {
             let matches_plan = |rule: &Spanned<schema_types::RuleSpec>| {
@@ -334,13 +358,13 @@ impl Compiler<'_> {
             file.rules.iter().any(matches_plan)
         };
         for plan in file.tenants.values().chain(&file.default_plan) {
-            if !plan_names.contains(plan.as_str()) && !is_matched(plan) {
+            if !is_lost && !plan_names.contains(plan.as_str()) && !is_matched(plan) {
                 let message = format!("plan `{}` has no limits, and no rule matches it", plan.value);
                 self.error("unknown-plan", &plan.span, message).set_help(suggest(plan, plan_names.iter().copied()));
             }
         }
         let mut plans: HashMap<SmolStr, SmolStr> = HashMap::new();
-        for (name, plan) in &file.tenants {
+        for (name, plan) in &file.tenants.value {
             let other = plans.insert(identity.normal_name(name), SmolStr::new(&plan.value));
             if other.is_some_and(|other| other != plan.as_str()) {
                 let message = format!("`{name}` has another plan in another spelling");

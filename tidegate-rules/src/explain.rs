@@ -4,6 +4,7 @@
 use std::fmt;
 
 use tidegate::attributes::{PATH, PathReadings, header_name};
+use tidegate::http::ErrorFormat;
 use tidegate::spi::{Gate, Match};
 use tidegate::{
     Clock, LedgerMode, Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet,
@@ -107,6 +108,8 @@ pub struct RuleEffect {
     pub on_overload: OnOverload,
     /// The limit of one instance in words, if the policy is [static](OnFailure::Static).
     pub emergency: Option<String>,
+    /// The format of responses that name the rule.
+    pub error_format: ErrorFormat,
     /// The ledger of its quotas. A rule in shadow mode writes none.
     pub ledger: Option<LedgerExplanation>,
     /// Its limits, with their keys.
@@ -145,7 +148,7 @@ pub struct LimitExplanation {
     pub plan: String,
     /// A description, in words.
     pub text: String,
-    /// Its key, with unprintable bytes as `\x..`.
+    /// Its key after the namespace, with unprintable bytes as `\x..`.
     pub key: String,
     /// The running period, if it is a quota.
     pub period: Option<PeriodExplanation>,
@@ -290,6 +293,7 @@ impl RuleFile {
             is_default_policy: policy.is_none() && !rule.says_default,
             on_overload: rule.on_overload,
             emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
+            error_format: rule.rule().error_format().unwrap_or(rules.header_policy().error_format()),
             ledger: rule
                 .ledger
                 .as_ref()
@@ -300,7 +304,7 @@ impl RuleFile {
                 .map(|check| {
                     let gate = check.gate();
                     let mut key = Vec::new();
-                    check.key().write_name("tg", &mut key);
+                    check.key().write_name("", &mut key);
                     LimitExplanation {
                         name: gate.limit_name().to_string(),
                         plan: gate.plan().to_string(),

@@ -10,7 +10,7 @@ mod node;
 mod spanned;
 mod yaml;
 
-pub(crate) use deserializer::{decode, decode_part};
+pub(crate) use deserializer::decode;
 pub use node::{Node, NodeKind};
-pub(crate) use spanned::{OneOrMany, Spanned};
+pub(crate) use spanned::{OneOrMany, Required, Spanned};
 pub(crate) use yaml::parse;

@@ -1,6 +1,9 @@
 //! `RuleChanges`: how a rule file differs from an earlier one, by rule and by section.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+
+use siphasher::sip::SipHasher24;
 
 use crate::read::Node;
 use crate::rule_file::RuleFile;
@@ -57,6 +60,15 @@ impl RuleChanges {
 }
 
 impl RuleFile {
+    /// A hash of the content: equal for files without [changes](Self::changes_since), in every process. It may reveal a short value.
+    pub fn content_hash(&self) -> u64 {
+        let mut hasher = SipHasher24::new();
+        for (name, hash) in self.hashes.rules.iter().chain(&self.hashes.sections) {
+            (name, hash).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
     /// How this file differs from an earlier one.
     pub fn changes_since(&self, earlier: &Self) -> RuleChanges {
         let (before, after) = (&earlier.hashes, &self.hashes);
@@ -118,6 +130,8 @@ identify:
 version: 1
 ";
         assert_eq!(changes(FILE, same), RuleChanges::default());
+        let hash = |text: &str| RuleFile::parse("rules.yaml", text).unwrap().content_hash();
+        assert_eq!(hash(same), hash(FILE));
     }
 
     #[test]
@@ -139,6 +153,8 @@ version: 1
         ] {
             let after = FILE.replace(from, to);
             assert_eq!(named(&changes(FILE, &after)), expected, "{to}");
+            let hash = |text: &str| RuleFile::parse("rules.yaml", text).unwrap().content_hash();
+            assert_ne!(hash(&after), hash(FILE), "{to}");
         }
         let without_plans = changes("version: 1\nplans: { pro: {} }\nrules: []\n", "version: 1\nrules: []\n");
         assert_eq!(named(&without_plans), ["", "", "", "plans"]);

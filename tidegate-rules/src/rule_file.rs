@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate::{OnFailure, RuleMode, RuleSet};
+use tidegate::{Limit, OnFailure, Periods, RuleMode, RuleSet};
 
 use crate::compile::{self, CompiledFile, CompiledRule};
 use crate::problem::{Problem, Report};
@@ -70,20 +70,12 @@ impl RuleFile {
         // Rules are decoded one by one, so that an error in one rule does not repeat the work for all of them.
         let rules = root.take_list("rules");
         let hashes = ContentHashes::new(&rules, &root);
-        let Some(mut file) = read::decode::<schema_types::RuleFileSpec>(root, &mut problems) else {
+        let Some(mut file) = read::decode::<Spanned<schema_types::RuleFileSpec>>(root, &mut problems) else {
             return Err(Report::new(source, problems));
         };
         let rule_count = rules.len();
-        for rule in rules {
-            let problems_before = problems.len();
-            if let Some((mut rule, damaged)) = read::decode_part::<Spanned<schema_types::RuleSpec>>(rule, &mut problems)
-            {
-                rule.value.damaged = damaged;
-                rule.value.damaged_inside = problems.len() > problems_before;
-                file.rules.push(rule);
-            }
-        }
-        file.lost_rules = file.rules.len() < rule_count;
+        file.value.rules = rules.into_iter().filter_map(|rule| read::decode(rule, &mut problems)).collect();
+        file.value.lost_rules = file.rules.len() < rule_count;
         let compiled = compile::compile(&file, &mut problems);
         lint::lint(&compiled, &mut problems);
         Self::finish(source, compiled, hashes, problems)
@@ -136,6 +128,19 @@ impl RuleFile {
     pub fn unrecorded_quotas(&self) -> impl Iterator<Item = &str> {
         let enabled = self.compiled.iter().filter(|rule| rule.mode == RuleMode::Enabled);
         enabled.filter(|rule| rule.unrecorded_quota.is_some()).map(|rule| rule.matcher.id.as_str())
+    }
+
+    /// The calendar of each quota, with the owner of its accounts, which is the rule or `$` and its budget, and the name of the limit. A plan
+    /// may have another calendar than its rule.
+    pub fn quota_periods(&self) -> impl Iterator<Item = (String, &str, Periods)> {
+        self.compiled.iter().flat_map(|rule| {
+            let owner = rule.budget.as_ref().map_or_else(|| rule.matcher.id.to_string(), |budget| format!("${budget}"));
+            let limits = rule.limits.iter().chain(rule.plans.iter().flat_map(|plan| &plan.limits));
+            limits.filter_map(move |(name, limit)| match limit {
+                Limit::Quota(quota) => Some((owner.clone(), name.as_str(), quota.periods())),
+                _ => None,
+            })
+        })
     }
 
     /// Warnings and notes. There are no errors.

@@ -29,7 +29,7 @@ pub(crate) use penalty::PenaltySpec;
 pub(crate) use route_table::RouteTableSpec;
 pub(crate) use scalar::{Amount, BoundedAmount, TextScalar};
 
-use crate::read::{OneOrMany, Spanned};
+use crate::read::{OneOrMany, Required, Spanned};
 
 /// Limits for a service: who is limited, in what, and how much.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -40,8 +40,8 @@ pub(crate) struct RuleFileSpec {
     pub(crate) version: Option<Spanned<u64>>,
     /// Who the client, the user and the tenant are.
     #[serde(default)]
-    pub(crate) identify: IdentifySpec,
-    /// Which header fields responses have.
+    pub(crate) identify: Spanned<IdentifySpec>,
+    /// Which header fields responses have, and in which format refusals are.
     #[serde(default)]
     pub(crate) http: HttpSpec,
     /// The size in bytes that `request.size` has for a body without a length; the gateway forwards no more of it. 2,097,152 if
@@ -55,16 +55,16 @@ pub(crate) struct RuleFileSpec {
     pub(crate) exempt: Vec<Spanned<ExemptionSpec>>,
     /// Other limits for the requests of a plan: plan, then rule, then its limit.
     #[serde(default)]
-    pub(crate) plans: BTreeMap<String, BTreeMap<String, Spanned<LimitSpec>>>,
+    pub(crate) plans: Spanned<BTreeMap<String, BTreeMap<String, Spanned<LimitSpec>>>>,
     /// The plan of each tenant.
     #[serde(default)]
-    pub(crate) tenants: BTreeMap<String, Spanned<String>>,
+    pub(crate) tenants: Spanned<BTreeMap<String, Spanned<String>>>,
     /// The plan of tenants without one, and of requests without a tenant.
     pub(crate) default_plan: Option<Spanned<String>>,
     /// The rules. All that match a request apply, and it is admitted only if all of them admit it.
     #[serde(default)]
     pub(crate) rules: Vec<Spanned<RuleSpec>>,
-    /// Whether some rules could not be decoded, so that an unknown id may be one of theirs.
+    /// Whether a rule could not be decoded at all.
     #[serde(skip)]
     pub(crate) lost_rules: bool,
 }
@@ -75,7 +75,7 @@ pub(crate) struct RuleFileSpec {
 #[schemars(rename = "Rule")]
 pub(crate) struct RuleSpec {
     /// Its name in responses, metrics and keys. A new id starts with unused limits.
-    pub(crate) id: Spanned<String>,
+    pub(crate) id: Required<String>,
     /// Its purpose, for readers of the file.
     #[allow(dead_code, reason = "it is for the readers of the file")]
     pub(crate) description: Option<String>,
@@ -86,7 +86,7 @@ pub(crate) struct RuleSpec {
     pub(crate) front_ends: Option<Spanned<OneOrMany<Spanned<FrontEndSpec>>>>,
     /// What it counts by: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`, each with any normal
     /// forms behind it (`body:email | email`). With `[]` all requests share one limit.
-    pub(crate) per: Spanned<OneOrMany<Spanned<String>>>,
+    pub(crate) per: Required<OneOrMany<Spanned<String>>>,
     /// Whether users and keys of different authenticated tenants are different subjects (`tenant`, the default) or not (`global`).
     pub(crate) scope: Option<Spanned<ScopeSpec>>,
     /// By what its keys are distributed over the slots of a cluster: `tenant` (the default if it counts by one), `subject` (to spread a
@@ -135,12 +135,8 @@ pub(crate) struct RuleSpec {
     pub(crate) security: Option<Spanned<bool>>,
     /// The message in the response to a refused request.
     pub(crate) message: Option<Spanned<String>>,
-    /// Whether a field could not be decoded, so that missing ones have been reported already.
-    #[serde(skip)]
-    pub(crate) damaged: bool,
-    /// The same for a field at any depth.
-    #[serde(skip)]
-    pub(crate) damaged_inside: bool,
+    /// The format of that response. If missing, that below `http`; else `openai` with `cost.usage` and `json` without.
+    pub(crate) error_format: Option<Spanned<ErrorFormatSpec>>,
 }
 
 /// What happens to a request without a value that a rule counts by.
@@ -204,7 +200,7 @@ pub(crate) enum FrontEndSpec {
     Library,
 }
 
-/// Which header fields responses have.
+/// Which header fields responses have, and in which format refusals are.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Http")]
@@ -217,6 +213,22 @@ pub(crate) struct HttpSpec {
     pub(crate) ratelimit_trio: Option<Spanned<ResetFormSpec>>,
     /// `retry-after-ms` beside `Retry-After`, which some client libraries read first. On if missing.
     pub(crate) retry_after_ms: Option<Spanned<bool>>,
+    /// The format of the bodies of refusals, for rules without one of their own and for requests that cannot be judged. If missing,
+    /// `openai` for rules with `cost.usage` and `json` for others.
+    pub(crate) error_format: Option<Spanned<ErrorFormatSpec>>,
+}
+
+/// The format of the body of a refusal. A client that asks for `application/problem+json` gets that.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "ErrorFormat")]
+pub(crate) enum ErrorFormatSpec {
+    /// `{"error":"rate_limit_exceeded","message":"…"}`, with the rule and the time to retry.
+    Json,
+    /// A problem document of RFC 9457.
+    Problem,
+    /// `{"type":"error","error":{"message":"…","type":"…","param":null,"code":"…"}}`, for client libraries of language models.
+    Openai,
 }
 
 /// The form of a reset field.
@@ -254,4 +266,33 @@ pub(crate) enum ModeSpec {
     Disabled,
     /// It counts and reports what it would refuse, but refuses nothing.
     Shadow,
+}
+
+impl Spanned<RuleFileSpec> {
+    /// Whether a part was removed that may have named a plan.
+    pub(crate) fn has_lost_plan_names(&self) -> bool {
+        let is_lost = self.has_lost(&["plans", "tenants", "default_plan"]);
+        is_lost || !self.plans.removed.is_empty() || !self.tenants.removed.is_empty()
+    }
+
+    /// Whether a part was removed that may have given a plan limits, or matched it.
+    pub(crate) fn has_lost_plan_uses(&self) -> bool {
+        let has_lost_match = |rule: &Spanned<RuleSpec>| {
+            rule.has_lost(&["match"]) || rule.r#match.as_ref().is_some_and(|condition| condition.has_lost(&["plan"]))
+        };
+        let is_lost = self.lost_rules || self.has_lost(&["plans"]) || !self.plans.removed.is_empty();
+        is_lost || self.rules.iter().any(has_lost_match)
+    }
+}
+
+impl RuleFileSpec {
+    /// Whether a rule lost its id, so that an unknown id may be its own.
+    pub(crate) fn has_lost_ids(&self) -> bool {
+        self.lost_rules || self.rules.iter().any(|rule| rule.id.is_none())
+    }
+
+    /// The ids of the rules, in the order of the file.
+    pub(crate) fn rule_ids(&self) -> impl Iterator<Item = &str> + Clone {
+        self.rules.iter().filter_map(|rule| rule.id.as_ref()).map(|id| id.as_str())
+    }
 }

@@ -115,6 +115,7 @@ fn an_empty_field_is_an_error_at_its_position() {
         "status",
         "headers",
         "message",
+        "body",
         "shadow_would_reject",
     ] {
         // With another expectation, and alone.

@@ -4,6 +4,7 @@
 
 mod anonymous;
 mod checklist;
+mod error_formats;
 mod examples;
 mod explain_ledger;
 mod identity;

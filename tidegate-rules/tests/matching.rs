@@ -10,7 +10,7 @@ mod exemptions;
 mod usage;
 
 use proptest::prelude::*;
-use tidegate::{Limiter, ManualClock, MemoryStore, Request, Secret, StoreError, StoreErrorKind};
+use tidegate::{Costs, Ending, Limiter, ManualClock, MemoryStore, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rules::{RuleFile, RuleStatus};
 
 const LIMIT: &str = "per: [], token_bucket: { capacity: 5, refill: 1/s }";
@@ -242,11 +242,13 @@ fn rules_that_share_a_budget_keep_their_own_settings() {
     ] {
         let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().with_clock(ManualClock::default()));
         assert!(limiter.plan(&Request::new("")).fails_closed(&failure()));
-        let decision = limiter.check_now(&Request::new(""));
+        let mut decision = limiter.check_now(&Request::new(""));
         assert!(decision.is_security());
         assert_eq!(decision.remaining(), Some(400));
         let actual_cost = |rule: &str| file.rules().actual_cost(rule, |_| Some("700"));
-        poll_once(limiter.settle(decision.into_receipt(), actual_cost)).unwrap();
+        let mut grant = decision.take_grant();
+        let settle = Ending::Settle(Costs::of(&grant, actual_cost));
+        poll_once(limiter.end(&mut grant, &settle)).unwrap();
         assert_eq!(
             poll_once(limiter.peek(&Request::new("").with_cost(0))).unwrap().remaining(),
             Some(200),
@@ -262,8 +264,8 @@ fn an_actual_cost_is_charged_after_an_estimate_of_zero() {
         "rules:\n- { id: r, per: [], cost: { default: 0, actual: x-used }, fixed_window: { limit: 1000, window: 1d } }\n",
     );
     let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().with_clock(ManualClock::default()));
-    let decision = limiter.check_now(&Request::new(""));
-    poll_once(limiter.settle(decision.into_receipt(), |_| Some(900))).unwrap();
+    let mut decision = limiter.check_now(&Request::new(""));
+    poll_once(limiter.end(&mut decision.take_grant(), &Ending::Settle(900.into()))).unwrap();
     assert_eq!(limiter.check_now(&Request::new("")).remaining(), Some(100));
 }
 

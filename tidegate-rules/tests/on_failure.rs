@@ -157,8 +157,8 @@ fn invalid_policies_are_reported_with_help() {
     for (on_failure, message, help) in [
         ("static", "`static` needs a limit", "`{ static: 100/s }`"),
         ("{ POST: static }", "`static` needs a limit", "`{ static: 100/s }`"),
-        ("{ static: 10/s, POST: open }", "`default: { static: 100/s }`", ""),
-        ("{ POST: open, static: 10/s }", "`default: { static: 100/s }`", ""),
+        ("{ static: 10/s, POST: open }", "must say which ones it caps", "`default: { static: 100/s }`"),
+        ("{ POST: open, static: 10/s }", "must say which ones it caps", "`default: { static: 100/s }`"),
         ("{ static: 100 }", "not a rate", ""),
         ("{ static: 0.5/s }", "is not a whole number; write 1/2s", ""),
         ("{ static: 0/s }", "0 is below the smallest value", ""),

@@ -6,6 +6,8 @@ use tidegate_rules::{Report, RuleFile};
 
 #[path = "reading/ledger.rs"]
 mod ledger;
+#[path = "reading/pairs.rs"]
+mod pairs;
 #[path = "reading/quotas.rs"]
 mod quotas;
 
@@ -68,11 +70,14 @@ fn every_problem_is_reported_once_and_all_at_the_same_time() {
         "7:34 path",
         "8:11 per",
         "9:21 unknown-field",
+        "9:42 rate",
+        "10:9 limit",
         "10:9 duplicate-id",
         "12:28 type",
         "13:14 missing-field",
         "14:5 missing-field",
         "18:23 expression",
+        "19:27 inexact",
         "19:43 duration",
         "20:11 unknown-value",
         "21:18 unknown-plan",
@@ -85,7 +90,9 @@ fn every_problem_is_reported_once_and_all_at_the_same_time() {
 fn an_invalid_value_does_not_hide_a_missing_one() {
     let text = "version: 1\nplans: { pro: { export: { fixed_window: { limit: 1, window: 1d } } } }\nrules:\n\
                 - { id: exports, cost: -5 }\n- { id: other, per: [], cost: 1 }\n- { id: third, per: [ip], mode: of, fixed_window: { limit: 1, window: 1d } }\n";
-    assert_eq!(errors(text), ["4:5 missing-field", "4:24 type", "5:9 limit", "6:33 unknown-value"]);
+    let expected =
+        ["2:27 unknown-rule", "4:5 missing-field", "4:9 limit", "4:24 type", "5:9 limit", "6:33 unknown-value"];
+    assert_eq!(errors(text), expected);
     let text = text.replace("- { id: exports, cost: -5 }\n", "");
     assert_eq!(errors(&text), ["2:27 unknown-rule", "4:9 limit", "5:33 unknown-value"]);
 }
@@ -119,7 +126,7 @@ fn impossible_values_of_limits_are_reported_at_their_position() {
     assert_eq!(rule("fixed_window: { limit: 10, window: 200y }"), ["5:38 duration"]);
     assert_eq!(rule("fixed_window: { limit: 10, window: 2 months }"), ["5:38 duration"]);
     assert_eq!(rule("sliding_log: { limit: 10, window: month }"), ["5:37 duration"]);
-    assert_eq!(rule("cost: -1"), ["5:9 type"]);
+    assert_eq!(rule("cost: -1"), ["3:7 limit", "5:9 type"]);
 }
 
 #[test]

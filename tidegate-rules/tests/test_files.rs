@@ -107,7 +107,7 @@ fn every_failed_expectation_is_reported() {
       - { expect: no_rule }
       - { peek: true, request: { path: /nothing }, expect: allowed }
       - { cost: 6, expect: { retry_after: 1s, permanent: false, cost: 1, limit: 6, rule: all } }
-      - { expect: { remaining: 1, retry_after: 2s, reset_after: 1s, delay: 1s, status: 200, message: no } }
+      - { expect: { remaining: 1, retry_after: 2s, reset_after: 1s, delay: 1s, status: 200, message: no, body: '{}' } }
       - { expect: { headers: { retry-after: 2, x-ratelimit-limit: ~, x-none: '*' }, shadow_would_reject: [trial] } }
 ";
     assert_eq!(
@@ -129,6 +129,7 @@ fn every_failed_expectation_is_reported() {
             "reset_after: 1s / 5s",
             "delay: 1s / 0s",
             "message: no / Too many requests. Retry later.",
+            "body: {} / {\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests. Retry later.\",\"rule_id\":\"search\",\"retry_after\":1,\"retry_after_ms\":1000}",
             "header retry-after: 2 / 1",
             "header x-none: any value / none",
             "header x-ratelimit-limit: none / 5",

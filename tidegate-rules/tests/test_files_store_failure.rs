@@ -65,6 +65,7 @@ fn the_response_of_a_closed_rule_can_be_expected() {
           status: 503
           headers: { retry-after: 1, x-ratelimit-limit: ~ }
           message: The request cannot be checked against its limits at the moment. Retry later.
+          body: '{\"error\":\"temporarily_unavailable\",\"message\":\"The request cannot be checked against its limits at the moment. Retry later.\",\"retry_after\":1,\"retry_after_ms\":1000}'
       # A decision without the store has no numbers in its response.
       - { store_fails: true, expect: { allowed: 1, status: 200, headers: { x-ratelimit-limit: ~, ratelimit: ~ } } }
 ";

@@ -20,6 +20,7 @@ mod options;
 pub use options::GatewayOptions;
 mod upstream;
 pub use upstream::UpstreamError;
+pub(crate) use upstream::upstream_address;
 mod forwarded_headers;
 mod hop_by_hop;
 mod llm;
@@ -175,12 +176,13 @@ impl<S: Store + 'static> GatewayDoor<S> {
     async fn handle(self: Arc<Self>, mut request: Request<ClientBody>) -> Result<Response<GatewayBody>, Infallible> {
         let reads = |name: &http::HeaderName| self.rules.reads_header(name);
         if let Err(problem) = request_fields::normalize(&mut request, self.options.trust_forwarded, reads) {
-            return Ok(ProxyError::Field(problem).into_response().map(Either::Right));
+            let format = self.layer.error_format(&request.into_parts().0);
+            return Ok(ProxyError::Field(problem).into_response(format).map(Either::Right));
         }
         let read = body_reader::read_for_rules(request, &self.layer, &self.options, &self.memory, &self.stats);
         let request = match read.await {
             Ok(request) => request,
-            Err(error) => return Ok(error.into_response().map(Either::Right)),
+            Err((error, format)) => return Ok(error.into_response(format).map(Either::Right)),
         };
         let mut response = self.service.clone().oneshot(request).await?;
         rate_limit_headers::merge_upstream_headers(&mut response);

@@ -49,6 +49,7 @@ mod failure;
 pub mod gateway;
 mod listen;
 pub use listen::{ConnectionLimits, Listener, Tls, TlsError, TlsFiles};
+mod namespace_args;
 mod output;
 mod retry_after;
 mod rule_file;
@@ -64,9 +65,10 @@ pub mod command {
     pub use crate::duration_text::{format_duration, whole_millis};
     pub use crate::exit::Exit;
     pub use crate::failure::Failure;
+    pub use crate::namespace_args::NamespaceArgs;
     pub use crate::output::{ColorChoice, Output, Style, count};
     pub use crate::rule_file::load_rule_file;
     pub use crate::secret::SecretArgs;
-    pub use crate::serve::{ServeArgs, read_token, run as serve, stop_signal};
+    pub use crate::serve::{MAX_RULE_DIFFERENCE, ServeArgs, read_token, run as serve, stop_signal};
     pub use crate::timer::tokio_timer;
 }

@@ -15,6 +15,7 @@ mod guarded_stream;
 mod limits;
 mod listener_stats;
 pub use limits::ConnectionLimits;
+pub(crate) use limits::MIN_HEADER_BYTES;
 mod pace;
 mod request_bounds;
 mod smuggling_guard;

@@ -32,29 +32,20 @@ struct SecretText(String);
 impl SecretText {
     /// Reads a file. The error does not repeat its content.
     fn read(path: &str) -> Result<Self, String> {
-        let length = std::fs::metadata(Path::new(path)).map_err(|error| error.to_string())?.len();
+        let unreadable = |error: std::io::Error| format!("{path}: {error}");
+        let length = std::fs::metadata(Path::new(path)).map_err(unreadable)?.len();
         if length > MAX_SECRET_BYTES {
             return Err(format!("the file has {length} bytes; a secret has at most {MAX_SECRET_BYTES}"));
         }
-        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
         Ok(Self(text.trim().to_owned()))
     }
 }
 
 impl SecretArgs {
-    /// The key that receipts are signed with, if a secret is set.
-    pub(crate) fn receipt_key(&self) -> Option<hmac::Key> {
-        self.derive_key(b"tidegate receipt key")
-    }
-
-    /// The key that ids of leases are signed with, if a secret is set.
-    pub(crate) fn lease_key(&self) -> Option<hmac::Key> {
-        self.derive_key(b"tidegate lease key")
-    }
-
-    /// The key that ids of reservations are signed with, if a secret is set.
-    pub(crate) fn reservation_key(&self) -> Option<hmac::Key> {
-        self.derive_key(b"tidegate reservation key")
+    /// The key that receipts and ids of leases and reservations are signed with, if a secret is set.
+    pub(crate) fn token_key(&self) -> Option<hmac::Key> {
+        self.derive_key(b"tidegate token key")
     }
 
     /// A key for one purpose, so that no other use of the secret can make its signatures.

@@ -16,18 +16,17 @@ mod refusal_log;
 mod start_page;
 mod status_log;
 mod upstream_args;
+pub use status_log::MAX_RULE_DIFFERENCE;
 use status_log::StatusLog;
 
 mod engine;
 use engine::Engine;
 mod connect;
 mod instrumented_store;
-mod leases;
 mod ledger;
 mod ledger_args;
 mod observers;
-mod receipts;
-mod signed_text;
+mod tokens;
 mod waiting;
 
 mod door_gaps;
@@ -40,6 +39,8 @@ mod metrics;
 mod metrics_format;
 mod process_collector;
 mod rule_counters;
+mod rule_fingerprint;
+mod rules_status;
 mod store_collector;
 mod untrusted_forwarded;
 
@@ -56,7 +57,6 @@ mod json_problem;
 mod large_bodies;
 mod openapi;
 mod request_limits;
-mod reservations;
 mod unknown_calls;
 
 mod part;
@@ -90,12 +90,9 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// A server that is running.
 #[derive(Debug)]
 pub struct Server {
-    http: SocketAddr,
-    grpc: SocketAddr,
-    admin: SocketAddr,
-    gateway: Option<SocketAddr>,
+    addresses: DoorAddresses,
     engine: Arc<Engine>,
-    access: Arc<AdminAccess>,
+    access: Option<Arc<AdminAccess>>,
     stop: watch::Sender<bool>,
     front_doors: JoinSet<bool>,
 }
@@ -125,7 +122,7 @@ pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failu
         let files = ReloadableFiles::new(arguments).map_err(failed)?;
         let server = Server::start(arguments).await?;
         let stopped = reload::stopped().map_err(failed)?;
-        let reloading = files.watch(&server.engine, &server.access);
+        let reloading = files.watch(&server.engine, server.access.as_ref());
         // Warnings are printed before the start page.
         log.flush();
         start_page::print(&server, output);
@@ -158,76 +155,84 @@ async fn report_until(engine: &Engine, stopped: impl Future<Output = ()>) {
 }
 
 impl Server {
-    /// Opens the store, reads the rules, and listens; port 0 takes a free one.
+    /// Opens the store, reads the rules, and listens where it is not off; port 0 takes a free one.
     pub(crate) async fn start(arguments: &ServeArgs) -> Result<Self, Failure> {
-        let access = Arc::new(arguments.admin_access()?);
+        let access = arguments.admin_access()?.map(Arc::new);
         let plan = arguments.descriptor_plan();
         let gateway = arguments.gateway(&plan)?;
         let engine = Arc::new(Engine::open(arguments).await?);
-        let listeners = engine.metrics().listeners();
+        let stats = engine.metrics().listeners();
         let limits = arguments.limits(plan.connections);
-        let listen = |flag, address, tls: Option<&Tls>, stats: &Arc<ListenerStats>| {
+        let listen = |flag, address: Option<SocketAddr>, tls: Option<&Tls>, stats: &Arc<ListenerStats>| {
             let (tls, stats, limits, clients) = (tls.cloned(), Arc::clone(stats), limits.clone(), engine.clients());
             async move {
+                let Some(address) = address else { return Ok(None) };
                 let (address, listener) = listen(flag, address).await?;
                 let listener = listener.with_tls(tls).with_limits(limits).with_stats(stats);
-                Ok::<_, Failure>((address, listener.with_resolver(Arc::clone(clients) as Arc<dyn ResolveClient>)))
+                let listener = listener.with_resolver(Arc::clone(clients) as Arc<dyn ResolveClient>);
+                Ok::<_, Failure>(Some((address, listener)))
             }
         };
-        let (http, http_listener) = listen("--http", arguments.http, engine.tls(), &listeners.http).await?;
-        let (grpc, grpc_listener) = listen("--grpc", arguments.grpc, engine.tls(), &listeners.grpc).await?;
-        let (admin, admin_listener) = listen("--admin", arguments.admin, None, &listeners.admin).await?;
-        let admin_listener = admin_listener.with_limits(arguments.limits(plan.admin_connections));
+        // All of them first, so that a server that cannot start serves nothing.
+        let http = listen("--http", arguments.http, engine.tls(), &stats.http).await?;
+        let grpc = listen("--grpc", arguments.grpc, engine.tls(), &stats.grpc).await?;
+        let admin = listen("--admin", arguments.admin, None, &stats.admin).await?;
+        let gateway_address = gateway.as_ref().map(|(address, _)| *address);
+        let at_gateway = listen("--gateway", gateway_address, engine.gateway_tls(), &stats.gateway).await?;
+        let address = |listening: &Option<(SocketAddr, Listener)>| listening.as_ref().map(|(address, _)| *address);
+        let [http_address, grpc_address, admin_address, gateway_address] =
+            [&http, &grpc, &admin, &at_gateway].map(address);
+        let addresses =
+            DoorAddresses { http: http_address, grpc: grpc_address, gateway: gateway_address, admin: admin_address };
         let (stop, stopping) = watch::channel(false);
         let (timeout, mut front_doors) = (arguments.request_timeout, JoinSet::new());
-        let api = api::router(Arc::clone(&engine), BrowserGuard::new(http), stopping.clone());
-        let waiting = Some((api::ACQUIRE_PATH, engine.max_wait()));
-        let api = request_limits::http(api, CallTimeouts { call: timeout, waiting }, &listeners.http);
-        front_doors.spawn(serve(http_listener, api, stopping.clone()));
-        let services = grpc::services(engine.rate_limits(), timeout, stopped(stopping.clone())).await;
-        let stopped_grpc = stopped(stopping.clone());
-        front_doors.spawn(async move {
-            let listener = grpc_listener.with_write_batching().with_request_bounds(RequestScope::Call);
-            listener.serve(services, Tasks::new(), stopped_grpc).await
-        });
-        let gateway = match gateway {
-            None => None,
-            Some((address, gateway)) => {
-                let (address, listener) =
-                    listen("--gateway", address, engine.gateway_tls(), &listeners.gateway).await?;
-                let layer = LimitLayer::from_handle(engine.handle().clone()).with_front_door("gateway");
-                front_doors.spawn(gateway.serve(listener, layer, stopped(stopping.clone())));
-                Some(address)
-            }
-        };
-        let addresses = DoorAddresses { http, grpc, gateway, admin };
-        let admin_pages = admin::router(Arc::clone(&engine), addresses, &access);
-        let timeouts = CallTimeouts { call: timeout, waiting: None };
-        let admin_pages = request_limits::http(admin_pages, timeouts, &listeners.admin);
-        front_doors.spawn(serve(admin_listener, admin_pages, stopping));
+        if let Some((address, listener)) = http {
+            let api = api::router(Arc::clone(&engine), BrowserGuard::new(address), stopping.clone());
+            let waiting = Some((api::ACQUIRE_PATH, engine.max_wait()));
+            let api = request_limits::http(api, CallTimeouts { call: timeout, waiting }, &stats.http);
+            front_doors.spawn(serve(listener, api, stopping.clone()));
+        }
+        if let Some((_, listener)) = grpc {
+            let services = grpc::services(engine.rate_limits(), timeout, stopped(stopping.clone())).await;
+            let stopped_grpc = stopped(stopping.clone());
+            front_doors.spawn(async move {
+                let listener = listener.with_write_batching().with_request_bounds(RequestScope::Call);
+                listener.serve(services, Tasks::new(), stopped_grpc).await
+            });
+        }
+        if let (Some((_, listener)), Some((_, gateway))) = (at_gateway, gateway) {
+            let layer = LimitLayer::from_handle(engine.handle().clone()).with_front_door("gateway");
+            front_doors.spawn(gateway.serve(listener, layer, stopped(stopping.clone())));
+        }
+        if let (Some((address, listener)), Some(access)) = (admin, &access) {
+            let pages = admin::router(Arc::clone(&engine), address, addresses, access);
+            let pages = request_limits::http(pages, CallTimeouts { call: timeout, waiting: None }, &stats.admin);
+            let listener = listener.with_limits(arguments.limits(plan.admin_connections));
+            front_doors.spawn(serve(listener, pages, stopping));
+        }
         // Last, so that an error in the flags stands alone.
         plan.log();
-        Ok(Self { http, grpc, admin, gateway, engine, access, stop, front_doors })
+        Ok(Self { addresses, engine, access, stop, front_doors })
     }
 
-    /// Address of the check API.
-    pub const fn http(&self) -> SocketAddr {
-        self.http
+    /// Address of the check API, unless it is off.
+    pub const fn http(&self) -> Option<SocketAddr> {
+        self.addresses.http
     }
 
-    /// Address of Envoy's rate limit service.
-    pub const fn grpc(&self) -> SocketAddr {
-        self.grpc
+    /// Address of Envoy's rate limit service, unless it is off.
+    pub const fn grpc(&self) -> Option<SocketAddr> {
+        self.addresses.grpc
     }
 
     /// Address of the gateway, if there is one.
     pub const fn gateway(&self) -> Option<SocketAddr> {
-        self.gateway
+        self.addresses.gateway
     }
 
-    /// Address of the metrics.
-    pub const fn admin(&self) -> SocketAddr {
-        self.admin
+    /// Address of the metrics, unless it is off.
+    pub const fn admin(&self) -> Option<SocketAddr> {
+        self.addresses.admin
     }
 
     /// Accepts no new connections and waits for open requests. Returns whether all of them ended in time.

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use tidegate::spi::algorithm::holds::HoldEnding;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
-    AccountKey, Adjustment, EntryId, GateState, Journal, Key, KnownDenial, Outbox, OutboxBatch, OutboxPosition,
-    OutstandingHolds, Plan, Store, Verdict,
+    AccountKey, Adjustment, AdjustmentResults, EntryId, GateState, Journal, Key, KnownDenial, Outbox, OutboxBatch,
+    OutboxPosition, OutstandingHolds, Plan, Store, Verdict,
 };
-use tidegate::{MemoryStore, StoreError};
+use tidegate::{MemoryStore, Namespace, StoreError};
 use tidegate_redis::{RedisOptions, RedisStore, ServerState, SubjectStats};
 
 /// The URL of a store.
@@ -75,12 +74,12 @@ impl StoreUrl {
 }
 
 impl AnyStore {
-    /// Opens the store at `url` and checks its servers, for a short-lived program: it does not count as an instance.
-    pub async fn open(url: &StoreUrl) -> Result<Self, StoreError> {
+    /// Opens the store at `url` in a namespace and checks its servers, for a short-lived program: it does not count as an instance.
+    pub async fn open(url: &StoreUrl, namespace: &Namespace) -> Result<Self, StoreError> {
         match url {
             StoreUrl::Memory => Ok(Self::Memory(Arc::default())),
             StoreUrl::Redis(url) => {
-                let options = RedisOptions::new().with_heartbeats(false);
+                let options = RedisOptions::new().with_namespace(namespace.clone()).with_heartbeats(false);
                 RedisStore::connect_with(url, options).await.map(Self::Redis)
             }
         }
@@ -146,6 +145,14 @@ impl AnyStore {
         }
     }
 
+    /// The store on servers, if it is one.
+    pub(crate) const fn redis(&self) -> Option<&RedisStore> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(store) => Some(store),
+        }
+    }
+
     /// The state of its servers; none for the memory store.
     pub(crate) fn servers(&self) -> Vec<ServerState> {
         match self {
@@ -171,48 +178,17 @@ impl Store for AnyStore {
         }
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+    async fn apply(&self, adjustments: &[Adjustment<'_>]) -> AdjustmentResults {
         match self {
-            Self::Memory(store) => store.adjust(adjustments).await,
-            Self::Redis(store) => store.adjust(adjustments).await,
+            Self::Memory(store) => store.apply(adjustments).await,
+            Self::Redis(store) => store.apply(adjustments).await,
         }
     }
 
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+    fn spawn_apply(&self, adjustments: &[Adjustment<'_>]) {
         match self {
-            Self::Memory(store) => store.adjust_soon(adjustments),
-            Self::Redis(store) => store.adjust_soon(adjustments),
-        }
-    }
-
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        match self {
-            Self::Memory(store) => store.update_slots(updates).await,
-            Self::Redis(store) => store.update_slots(updates).await,
-        }
-    }
-
-    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
-        match self {
-            Self::Memory(store) => store.end_holds(endings).await,
-            Self::Redis(store) => store.end_holds(endings).await,
-        }
-    }
-
-    async fn adjust_recorded(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<EntryId>, StoreError> {
-        match self {
-            Self::Memory(store) => store.adjust_recorded(adjustments).await,
-            Self::Redis(store) => store.adjust_recorded(adjustments).await,
-        }
-    }
-
-    async fn end_holds_recorded(
-        &self,
-        endings: &[Adjustment<'_>],
-    ) -> Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError> {
-        match self {
-            Self::Memory(store) => store.end_holds_recorded(endings).await,
-            Self::Redis(store) => store.end_holds_recorded(endings).await,
+            Self::Memory(store) => store.spawn_apply(adjustments),
+            Self::Redis(store) => store.spawn_apply(adjustments),
         }
     }
 

@@ -16,6 +16,7 @@ mod shutdown;
 mod slow_clients;
 mod smuggling;
 mod streaming;
+mod token_errors;
 mod token_floods;
 mod token_requests;
 mod token_streams;

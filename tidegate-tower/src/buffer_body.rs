@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
+use tidegate::http::ErrorFormat;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -20,9 +21,8 @@ use crate::{LimitFuture, ResponseBody, grpc};
 /// The default of [`BufferBody::with_max_bytes`]: 64 KiB.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
 
-const TOO_LARGE_JSON: &str =
-    r#"{"error":"body_too_large","message":"The body is too long. Send a shorter one, or its length with it."}"#;
-const INCOMPLETE_JSON: &str = r#"{"error":"body_unreadable","message":"The body ended before it was complete."}"#;
+const TOO_LARGE_MESSAGE: &str = "The body is too long. Send a shorter one, or its length with it.";
+const INCOMPLETE_MESSAGE: &str = "The body ended before it was complete.";
 
 /// Sets the attribute `body` of a request to the text of its JSON body. It goes around a [`LimitLayer`](crate::LimitLayer).
 ///
@@ -134,8 +134,14 @@ where
         release(&mut inner);
         request = match buffer(request, max_bytes).await {
             Ok(request) => request,
-            Err(BodyError::TooLarge) => return Ok(error_response(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE_JSON)),
-            Err(BodyError::Incomplete) => return Ok(error_response(StatusCode::BAD_REQUEST, INCOMPLETE_JSON)),
+            Err(BodyError::TooLarge) => {
+                let status = StatusCode::PAYLOAD_TOO_LARGE;
+                return Ok(error_response(status, ErrorFormat::Json, "body_too_large", TOO_LARGE_MESSAGE));
+            }
+            Err(BodyError::Incomplete) => {
+                let status = StatusCode::BAD_REQUEST;
+                return Ok(error_response(status, ErrorFormat::Json, "body_unreadable", INCOMPLETE_MESSAGE));
+            }
         };
         reacquire(&mut inner).await?;
     }

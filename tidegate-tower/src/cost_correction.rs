@@ -1,8 +1,8 @@
 //! Corrects the cost of a request once its response is there: by what the response states, or by the size of the body.
 
 use http::response;
-use tidegate::Receipt;
 use tidegate::spi::{Plan, Store};
+use tidegate::{Costs, Ending, Grant};
 
 use crate::attribute_sources::OwnedAttributes;
 use crate::body_size::AssumedBodySize;
@@ -23,7 +23,7 @@ pub(crate) struct SizeAssumption {
 pub(crate) async fn correct_cost<S: Store>(
     settings: &Settings,
     active: &ActiveLimiter<S>,
-    receipt: Receipt,
+    mut grant: Grant,
     response: &response::Parts,
     assumption: Option<&SizeAssumption>,
 ) {
@@ -31,7 +31,8 @@ pub(crate) async fn correct_cost<S: Store>(
     if settings.actual_cost.is_some() || active.has_cost_headers || by_size.is_some() {
         let by_size = |rule: &str| by_size.as_ref()?.rule_cost(rule);
         let actual = |rule: &str| stated_cost(settings, active, response, rule).or_else(|| by_size(rule));
-        let _ = active.limiter.settle(receipt, actual).await;
+        let ending = Ending::Settle(Costs::of(&grant, actual));
+        let _ = active.limiter.end(&mut grant, &ending).await;
     }
 }
 

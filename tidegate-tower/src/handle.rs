@@ -5,9 +5,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use http::header::HeaderName;
 use tidegate::spi::Store;
-use tidegate::{Decision, HeldLease, Lease, Limiter, Request, ReservationError, Timer};
+use tidegate::{Decision, Ending, Grant, GrantError, GrantGuard, HeldLease, Limiter, Request, Timer};
 
-use crate::HeldReservation;
 use crate::attribute_sources::AttributeSources;
 use crate::lease_renewal::LeaseRenewal;
 
@@ -78,7 +77,7 @@ impl<S: Store> Handle<S> {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tidegate::{MemoryStore, Request};
+    /// use tidegate::{Ending, MemoryStore, Request};
     /// use tidegate_tower::Handle;
     ///
     /// async fn complete(limits: Handle<Arc<MemoryStore>>, user: &str) -> Result<String, Box<dyn std::error::Error>> {
@@ -88,7 +87,7 @@ impl<S: Store> Handle<S> {
     ///         return Ok("no tokens left".to_owned());
     ///     }
     ///     let (text, used) = ("…".to_owned(), 1_234); // the work; an error here releases the tokens
-    ///     tokens.commit(used).await?;
+    ///     tokens.end(Ending::Commit(used.into())).await?;
     ///     Ok(text)
     /// }
     /// ```
@@ -96,11 +95,11 @@ impl<S: Store> Handle<S> {
         &self,
         request: &Request<'_>,
         idempotency_key: Option<&str>,
-    ) -> Result<(Decision, HeldReservation<S>), ReservationError> {
+    ) -> Result<(Decision, GrantGuard<S>), GrantError> {
         let limiter = self.limiter();
-        let decision = limiter.reserve(request, idempotency_key).await?;
-        let reservation = decision.reservation();
-        Ok((decision, HeldReservation::new(limiter, reservation)))
+        let mut decision = limiter.reserve(request, idempotency_key).await?;
+        let guard = GrantGuard::new(limiter, decision.take_grant(), Ending::Release);
+        Ok((decision, guard))
     }
 
     /// The current limiter.
@@ -112,7 +111,7 @@ impl<S: Store> Handle<S> {
 impl<S: Store + 'static> Handle<S> {
     /// Holds a lease that `limiter` has granted. The timer of the first one decides when leases are due.
     #[cold]
-    pub(crate) fn hold(&self, limiter: &Arc<Limiter<S>>, lease: Lease, timer: &Arc<dyn Timer>) -> HeldLease {
+    pub(crate) fn hold(&self, limiter: &Arc<Limiter<S>>, lease: Grant, timer: &Arc<dyn Timer>) -> HeldLease {
         let leases = self.0.leases.get_or_init(|| Box::new(LeaseRenewal::new(Arc::clone(timer))));
         // The task must not keep the layer: it ends when that is gone and nothing is held any more.
         let (shared, mut last) = (Arc::downgrade(&self.0), Arc::clone(limiter));

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use tidegate::http::HeaderPolicy;
-use tidegate::spi::{BodyNeed, Store};
+use tidegate::http::{ErrorFormat, HeaderPolicy};
+use tidegate::spi::{BodyNeed, Plan, Store};
 use tidegate::{Limiter, Timer};
 use tower_layer::Layer;
 
+use crate::handle::ActiveLimiter;
 use crate::{Attributes, Handle, LimitService, attribute_sources, grpc};
 
 /// Limits the requests to a service. The [crate's documentation](crate) says how each request is handled.
@@ -204,13 +205,32 @@ impl<S: Store> LimitLayer<S> {
         if !rules.reads_body() || (is_grpc && !active.has_usage) {
             return BodyNeed::None;
         }
+        self.read_plan(&active, parts, |plan| {
+            if is_grpc && !rules.settles_by_usage(plan) { BodyNeed::None } else { plan.body_use().text }
+        })
+    }
+
+    /// The format of errors with which a front end answers this request itself, before the layer decides it. A request that the layer
+    /// admits has it as an extension, unless it is JSON.
+    pub fn error_format(&self, parts: &Parts) -> ErrorFormat {
+        let active = self.handle.active();
+        #[allow(clippy::redundant_closure_for_method_calls, reason = "the method is not general enough over lifetimes")]
+        let format = self.read_plan(&active, parts, |plan| plan.error_format());
+        format.unwrap_or_else(|| header_policy(&self.settings, &active).error_format())
+    }
+
+    /// What `read` returns for the plan of a request whose body is not known.
+    fn read_plan<T>(&self, active: &ActiveLimiter<S>, parts: &Parts, read: impl FnOnce(&Plan<'_>) -> T) -> T {
         let settings = &*self.settings;
         let attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
         let values = active.sources.read(parts, &attributes, (settings.peer)(parts), None);
-        let request = values.to_request(&settings.action, 1);
-        let plan = active.limiter.plan(&request);
-        if is_grpc && !rules.settles_by_usage(&plan) { BodyNeed::None } else { plan.body_use().text }
+        read(&active.limiter.plan(&values.to_request(&settings.action, 1)))
     }
+}
+
+/// The policy of the layer, else that of the rules.
+pub(crate) fn header_policy<'a, S: Store>(settings: &'a Settings, active: &'a ActiveLimiter<S>) -> &'a HeaderPolicy {
+    settings.header_policy.as_ref().unwrap_or_else(|| active.limiter.rules().header_policy())
 }
 
 impl<S: Store> LimitLayer<S> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::spi::Store;
-use tidegate::{HeldLease, HeldLeases, Lease, Limiter, Timer};
+use tidegate::{Grant, HeldLease, HeldLeases, Limiter, Timer};
 use tokio::task::JoinHandle;
 
 /// The leases of the requests of all layers with one limiter.
@@ -17,7 +17,7 @@ impl<S: Store + 'static> LeaseRenewal<S> {
         Self { leases: HeldLeases::new(timer), task: Mutex::default() }
     }
 
-    pub(crate) fn hold(&self, limiter: &Arc<Limiter<S>>, lease: Lease) -> HeldLease {
+    pub(crate) fn hold(&self, limiter: &Arc<Limiter<S>>, lease: Grant) -> HeldLease {
         self.leases.hold(limiter, lease)
     }
 

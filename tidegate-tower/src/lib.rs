@@ -41,14 +41,14 @@
 //!   in other letters (`post`), and the target `*` for other methods than `OPTIONS`.
 //! - **Allowed.** A request that a leaky bucket delays waits for its slot; meanwhile it releases the readiness of the inner
 //!   service, such as a permit. If the client disconnects before that, the request is
-//!   [refunded](tidegate::Limiter::refund), unless others wait behind it. The response gets the headers of the rules' [`HeaderPolicy`](tidegate::http::HeaderPolicy), unless the inner service or an inner layer has written such
+//!   [refunded](tidegate::Ending::Refund), unless others wait behind it. The response gets the headers of the rules' [`HeaderPolicy`](tidegate::http::HeaderPolicy), unless the inner service or an inner layer has written such
 //!   headers. A request to which no rule applies passes unchanged.
 //! - **Slots.** A request under a concurrency limit holds its slot until the [body](ResponseBody) of its response ends, also while it is
 //!   delayed. The slots of all requests are renewed together, by a task that the first one spawns on the runtime of tokio. A request
 //!   whose slot is lost ends: with 503, or with [`LeaseLost`] as the error of its body. The extension [`HeldLease`](tidegate::HeldLease)
 //!   of the request lets a handler hold the slot for longer than the response, such as for an upgraded connection.
-//! - **Denied.** 429 with headers and body by the policy; the inner service is not called. Requests with the content type of
-//!   gRPC or gRPC-Web get the status `RESOURCE_EXHAUSTED` and the headers as metadata.
+//! - **Denied.** 429 with headers by the policy and a body in the [format](tidegate::http::ErrorFormat) of the rule; the inner service is
+//!   not called. Requests with the content type of gRPC or gRPC-Web get the status `RESOURCE_EXHAUSTED` and the headers as metadata.
 //! - **Store failed.** If a rule of the request is closed on failure, 503 (`UNAVAILABLE` in gRPC). Otherwise the rules
 //!   decide without the store; an admitted request has the extension [`DegradedMode`]. There are no limit headers then. The
 //!   failure is reported to the limiter's [`Observer`](tidegate::spi::Observer).
@@ -69,7 +69,7 @@
 //!
 //! In the order in which a request passes them: `layer` (settings) and `handle` (the shared limiter), `buffer_body` (reads
 //! bodies), `service` (handles a request), `canonical_request` (refuses ambiguous requests), `attribute_sources`, `attributes` and `body_size` (from HTTP to attributes), `decision_slot`
-//! (decisions for logs), `lease_renewal` (slots), `readiness` and `refund_guard` (delays), `limit_headers`, `response_body` and `grpc` (responses),
+//! (decisions for logs), `lease_renewal` (slots), `readiness` (delays), `limit_headers`, `response_body` and `grpc` (responses),
 //! `future`.
 
 mod layer;
@@ -90,12 +90,9 @@ mod cost_correction;
 pub use attributes::{Attributes, Peer};
 pub use body_size::AssumedBodySize;
 mod grpc;
-mod held_reservation;
-pub use held_reservation::HeldReservation;
 mod lease_renewal;
 mod limit_headers;
 mod readiness;
-mod refund_guard;
 mod reserved_tokens;
 pub use reserved_tokens::ReservedTokens;
 mod response_body;

@@ -12,7 +12,7 @@ use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tidegate::HeldLease;
-use tidegate::http::Rejection;
+use tidegate::http::{ErrorFormat, Rejection};
 
 use crate::limit_headers::append_headers;
 
@@ -123,17 +123,18 @@ pub(crate) fn rejection_response<B>(rejection: Rejection) -> Response<ResponseBo
     response
 }
 
-/// An error response with a JSON body, in the form of a rejection.
-pub(crate) fn error_response<B>(status: StatusCode, json: impl Into<Bytes>) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(ResponseBody::text(json.into()));
+/// An error response in the form of a rejection.
+pub(crate) fn error_response<B>(
+    status: StatusCode,
+    format: ErrorFormat,
+    name: &str,
+    message: &str,
+) -> Response<ResponseBody<B>> {
+    let body = format.error_body(status.as_u16(), name, message);
+    let mut response = Response::new(ResponseBody::text(body.into()));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
     response
-}
-
-/// The response to a request that the inner service could read differently. `message` needs no escapes in JSON.
-pub(crate) fn bad_request_response<B>(message: &'static str) -> Response<ResponseBody<B>> {
-    error_response(StatusCode::BAD_REQUEST, format!(r#"{{"error":"bad_request","message":"{message}"}}"#))
 }
 
 #[cfg(test)]

@@ -4,16 +4,17 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
-use http::{Request, Response, response};
+use http::{Request, Response, StatusCode, response};
 use http_body::Body;
-use tidegate::http::{HeaderPolicy, Rejection};
+use tidegate::http::{ErrorFormat, Rejection};
 use tidegate::spi::{BodyNeed, BodyUse, Origin, Plan, Store};
-use tidegate::{Decision, HeldLease, Receipt, Reservation, Rule, StoreError, StoreErrorKind};
+use tidegate::{Decision, Ending, Grant, GrantGuard, HeldLease, Rule, StoreError, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attribute_sources::header_value;
@@ -21,11 +22,10 @@ use crate::body_size::{AssumedBodySize, body_size};
 use crate::canonical_request::canonicalize;
 use crate::cost_correction::{SizeAssumption, correct_cost, cost_by_size, stated_cost};
 use crate::handle::ActiveLimiter;
-use crate::layer::Settings;
+use crate::layer::{Settings, header_policy};
 use crate::limit_headers::LimitHeaders;
 use crate::readiness::{reacquire, release};
-use crate::refund_guard::{RefundGuard, ReleaseGuard};
-use crate::response_body::{bad_request_response, rejection_response};
+use crate::response_body::{error_response, rejection_response};
 use crate::{DecisionSlot, LimitFuture, LimitLayer, ReservedTokens, ResponseBody, UsageReport, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
@@ -59,15 +59,17 @@ struct Admission {
     headers: LimitHeaders,
     /// Whether a security rule applied: the response must disclose nothing.
     is_security: bool,
+    /// The format of errors that are not about one rule.
+    error_format: ErrorFormat,
     degraded_mode: Option<DegradedMode>,
     delay: Duration,
     /// Present if the request may be refunded or its cost corrected.
-    receipt: Option<Receipt>,
+    grant: Option<Box<Grant>>,
     /// Present if a cost depends on the size of a body without a length.
     assumption: Option<Box<SizeAssumption>>,
     /// Present if the request holds slots of concurrency limits.
     lease: Option<Box<HeldLease>>,
-    /// Present if the cost is the number of tokens that a language model uses. It has the receipt then.
+    /// Present if the cost is the number of tokens that a language model uses. It has the grant then.
     usage: Option<UsageReport>,
     reserved_tokens: Option<ReservedTokens>,
 }
@@ -83,22 +85,19 @@ impl Admission {
     fn new<S: Store>(
         settings: &Settings,
         active: &ActiveLimiter<S>,
-        decision: Decision,
+        plan: &Plan<'_>,
+        decision: &Decision,
         assumption: Option<Box<SizeAssumption>>,
-        lease: Option<Box<HeldLease>>,
-        is_metered: bool,
     ) -> Self {
-        let delay = decision.delay();
-        let corrects_cost =
-            settings.actual_cost.is_some() || active.has_cost_headers || is_metered || assumption.is_some();
         Self {
-            headers: LimitHeaders::from_decision(header_policy(settings, active), &decision),
+            headers: LimitHeaders::from_decision(header_policy(settings, active), decision),
             is_security: decision.is_security(),
+            error_format: error_format(settings, active, plan),
             degraded_mode: decision.degraded().map(DegradedMode::new),
-            delay,
-            receipt: (corrects_cost || !delay.is_zero()).then(|| decision.into_receipt()),
+            delay: decision.delay(),
+            grant: None,
             assumption,
-            lease,
+            lease: None,
             usage: None,
             reserved_tokens: None,
         }
@@ -106,16 +105,15 @@ impl Admission {
 
     /// Leaves the correction of the cost to the service, which learns the tokens.
     #[cold]
-    fn with_reservation<S: Store + 'static>(
+    fn with_usage<S: Store + 'static>(
         mut self,
         settings: &Settings,
         active: &ActiveLimiter<S>,
         plan: &Plan<'_>,
-        reservation: Option<Reservation>,
     ) -> Self {
         self.reserved_tokens = ReservedTokens::from_plan(active.limiter.rules(), plan);
-        let taken = self.receipt.take().unwrap_or_default();
-        self.usage = Some(UsageReport::new(&active.limiter, plan, (reservation, taken), &settings.timer));
+        let grant = *self.grant.take().unwrap_or_default();
+        self.usage = Some(UsageReport::new(&active.limiter, plan, grant, &settings.timer));
         self
     }
 }
@@ -166,7 +164,8 @@ where
     let (mut parts, body) = request.into_parts();
     let escaped_slashes = active.limiter.rules().escaped_slashes();
     if let Err(message) = canonicalize(&mut parts, escaped_slashes, settings.canonical_paths) {
-        return Ok(bad_request_response(message));
+        let format = header_policy(settings, &active).error_format();
+        return Ok(error_response(StatusCode::BAD_REQUEST, format, "bad_request", message));
     }
     let body_size = if active.reads_size { body_size(&parts, &body) } else { None };
     let admission = match check(&layer, &active, &parts, body_size).await {
@@ -175,6 +174,9 @@ where
     };
     if let Some(degraded_mode) = admission.degraded_mode {
         parts.extensions.insert(degraded_mode);
+    }
+    if admission.error_format != ErrorFormat::default() {
+        parts.extensions.insert(admission.error_format);
     }
     if let Some(assumption) = &admission.assumption {
         parts.extensions.insert(assumption.size.clone());
@@ -194,27 +196,27 @@ where
         parts.extensions.insert(lease.clone());
     }
     let serve = async {
-        let receipt = if admission.delay.is_zero() {
-            admission.receipt
+        let grant = if admission.delay.is_zero() {
+            admission.grant
         } else if let Some(usage) = &admission.usage {
-            let guard = ReleaseGuard::new(usage);
             release(&mut inner);
-            guard.wait(admission.delay, &*settings.timer).await;
+            usage.wait(admission.delay, &*settings.timer).await;
             reacquire(&mut inner).await?;
             None
         } else {
-            let guard = RefundGuard::new(&active.limiter, admission.receipt);
+            let grant = *admission.grant.unwrap_or_default();
+            let guard = GrantGuard::new(Arc::clone(&active.limiter), grant, Ending::Refund);
             release(&mut inner);
-            let receipt = guard.wait(admission.delay, &*settings.timer).await;
+            let grant = guard.keep_after(admission.delay, &*settings.timer).await;
             reacquire(&mut inner).await?;
-            receipt
+            Some(Box::new(grant))
         };
-        Ok((inner.call(Request::from_parts(parts, body)).await?, receipt))
+        Ok((inner.call(Request::from_parts(parts, body)).await?, grant))
     };
     let Some(served) = unless_lost(lease.as_deref(), serve).await else {
-        return Ok(reject_lost(settings, &active, &headers.unwrap_or_default()));
+        return Ok(reject_lost(settings, &active, &headers.unwrap_or_default(), admission.error_format));
     };
-    let (response, receipt) = served?;
+    let (response, grant) = served?;
     let (mut parts, body) = response.into_parts();
     if let Some(usage) = &admission.usage {
         let by_size = cost_by_size(settings, &active, admission.assumption.as_deref());
@@ -222,8 +224,8 @@ where
             |rule: &str| stated_cost(settings, &active, &parts, rule).or_else(|| by_size.as_ref()?.rule_cost(rule));
         usage.settle_others(cost).await;
         usage.end_if_stated();
-    } else if let Some(receipt) = receipt {
-        correct_cost(settings, &active, receipt, &parts, admission.assumption.as_deref()).await;
+    } else if let Some(grant) = grant {
+        correct_cost(settings, &active, *grant, &parts, admission.assumption.as_deref()).await;
     }
     add_headers(&mut parts, admission.headers, admission.is_security);
     Ok(Response::from_parts(parts, ResponseBody::inner(body).with_lease(lease)))
@@ -268,7 +270,7 @@ async fn check<S: Store + 'static, B>(
         slot.fill(&result);
     }
     match result {
-        Ok(decision) if decision.is_allowed() => {
+        Ok(mut decision) if decision.is_allowed() => {
             let BodyUse { size, assumed_size, .. } = plan.body_use();
             let assumption = assumed_size.map(|bytes| {
                 Box::new(SizeAssumption {
@@ -278,19 +280,24 @@ async fn check<S: Store + 'static, B>(
                 })
             });
             let is_held = plan.lease_owner().is_some() && settings.holds_leases;
-            let lease = if is_held { decision.lease() } else { None };
-            let lease = lease.map(|lease| Box::new(layer.handle.hold(&active.limiter, lease, &settings.timer)));
-            // The slots of concurrency limits are held as a lease.
-            let reservation =
-                if is_metered { decision.reservation().and_then(Reservation::without_slots) } else { None };
-            let admission = Admission::new(settings, active, decision, assumption, lease, is_metered);
-            if is_metered {
-                return CheckOutcome::Admit(admission.with_reservation(settings, active, &plan, reservation));
+            let corrects_cost =
+                settings.actual_cost.is_some() || active.has_cost_headers || is_metered || assumption.is_some();
+            let mut admission = Admission::new(settings, active, &plan, &decision, assumption);
+            if is_held || corrects_cost || !admission.delay.is_zero() {
+                let mut grant = decision.take_grant();
+                let slots = if is_held { grant.split_slots() } else { Grant::default() };
+                if !slots.is_empty() {
+                    admission.lease = Some(Box::new(layer.handle.hold(&active.limiter, slots, &settings.timer)));
+                }
+                admission.grant = Some(Box::new(grant));
             }
-            CheckOutcome::Admit(admission)
+            CheckOutcome::Admit(if is_metered { admission.with_usage(settings, active, &plan) } else { admission })
         }
         Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, &parts.headers, &decision)),
-        Err(error) => CheckOutcome::Reject(reject_unavailable(settings, active, &parts.headers, &error)),
+        Err(error) => {
+            let format = error_format(settings, active, &plan);
+            CheckOutcome::Reject(reject_unavailable(settings, active, &parts.headers, &error, format))
+        }
     }
 }
 
@@ -313,8 +320,10 @@ fn reject_unavailable<S: Store, B>(
     active: &ActiveLimiter<S>,
     headers: &HeaderMap,
     error: &StoreError,
+    format: ErrorFormat,
 ) -> Response<ResponseBody<B>> {
-    reject(settings, headers, header_policy(settings, active).reject_unavailable(error, accept(headers).as_deref()))
+    let policy = header_policy(settings, active);
+    reject(settings, headers, policy.reject_unavailable(error, Some(format), accept(headers).as_deref()))
 }
 
 /// The response to a request that has lost its slots before its response began.
@@ -322,9 +331,10 @@ fn reject_lost<S: Store, B>(
     settings: &Settings,
     active: &ActiveLimiter<S>,
     headers: &HeaderMap,
+    format: ErrorFormat,
 ) -> Response<ResponseBody<B>> {
     let error = StoreError::new(StoreErrorKind::Refused, "the slot of the request was lost");
-    reject_unavailable(settings, active, headers, &error)
+    reject_unavailable(settings, active, headers, &error, format)
 }
 
 /// The headers of a request that decide the form of its rejection.
@@ -344,9 +354,9 @@ fn reject<B>(settings: &Settings, headers: &HeaderMap, rejection: Rejection) -> 
     response
 }
 
-/// The policy of the layer, else that of the rules.
-fn header_policy<'a, S: Store>(settings: &'a Settings, active: &'a ActiveLimiter<S>) -> &'a HeaderPolicy {
-    settings.header_policy.as_ref().unwrap_or_else(|| active.limiter.rules().header_policy())
+/// The format of errors that are not about one rule.
+fn error_format<S: Store>(settings: &Settings, active: &ActiveLimiter<S>, plan: &Plan<'_>) -> ErrorFormat {
+    plan.error_format().unwrap_or(header_policy(settings, active).error_format())
 }
 
 fn accept(headers: &HeaderMap) -> Option<Cow<'_, str>> {

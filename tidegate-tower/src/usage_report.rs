@@ -7,11 +7,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tidegate::spi::{Plan, Store};
-use tidegate::{Limiter, Receipt, Reservation, RuleMode, Timer, UsageKind};
+use tidegate::{Costs, Grant, GrantKind, Limiter, RuleMode, Timer, UsageKind};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
 
-use crate::settlement::{Costs, Ending, ReservedCosts, Settlement, SettlementFuture};
+use crate::settlement::{ReservedCosts, Settlement, SettlementFuture};
 
 /// The tokens of a request to a language model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,8 +61,6 @@ struct PendingState {
     progress: Option<TokenUsage>,
     /// The tokens that the end commits, if the service has stated them before.
     at_end: Option<TokenUsage>,
-    /// What was committed when the reservation was about to run out, with what was charged since.
-    committed: Option<Costs>,
     expiry: Option<AbortHandle>,
     /// Whether the task that waits for the expiry commits or charges at the moment.
     is_committing: bool,
@@ -73,7 +71,6 @@ struct RuleCost {
     rule: String,
     /// Which tokens it counts, if any.
     usage: Option<UsageKind>,
-    reserved: u64,
     /// What the response states about it besides the tokens.
     stated: Option<u64>,
 }
@@ -83,27 +80,22 @@ impl UsageReport {
     pub(crate) fn new<S: Store + 'static>(
         limiter: &Arc<Limiter<S>>,
         plan: &Plan<'_>,
-        (reservation, taken): (Option<Reservation>, Receipt),
+        mut grant: Grant,
         timer: &Arc<dyn Timer>,
     ) -> Self {
         let rules = limiter.rules();
         let is_enforced =
             |name: &str| rules.rule(name).is_some_and(|rule| rule.usage().is_some() && rule.mode() != RuleMode::Shadow);
-        let rule_cost = |name: &str| RuleCost {
-            rule: name.to_owned(),
-            usage: rules.usage(name),
-            reserved: plan.rule_cost(name).unwrap_or(0),
-            stated: None,
-        };
-        let duration = reservation.as_ref().map(Reservation::duration);
-        let settlement: Arc<dyn Settlement> = Arc::new(ReservedCosts::new(limiter, reservation, taken));
+        let rule_cost = |name: &str| RuleCost { rule: name.to_owned(), usage: rules.usage(name), stated: None };
+        let holds = grant.split_off(|part| part.kind() == GrantKind::Held);
+        let duration = holds.duration();
+        let settlement: Arc<dyn Settlement> = Arc::new(ReservedCosts::new(limiter, holds, grant));
         let state = PendingState {
             settlement: Some(Arc::clone(&settlement)),
             others: Some(settlement),
             rules: plan.rule_ids().map(rule_cost).collect(),
             progress: None,
             at_end: None,
-            committed: None,
             expiry: None,
             is_committing: false,
         };
@@ -126,8 +118,8 @@ impl UsageReport {
     }
 
     /// [Commits](Self::commit) without waiting for it, for a response that is being dropped.
-    pub fn commit_soon(&self, tokens: Option<TokenUsage>) {
-        self.layers().for_each(|report| report.pending.commit_soon(tokens));
+    pub fn spawn_commit(&self, tokens: Option<TokenUsage>) {
+        self.layers().for_each(|report| report.pending.spawn_commit(tokens));
     }
 
     /// States the tokens before the head of the response is returned. They are committed with what it states about costs under other rules,
@@ -156,15 +148,22 @@ impl UsageReport {
         std::iter::successors(Some(self), |report| report.outer.as_deref())
     }
 
+    /// Waits for the place of the request in the queue of a leaky bucket. A request that goes away before gives everything back.
+    pub(crate) async fn wait(&self, delay: Duration, timer: &dyn Timer) {
+        let guard = RefundGuard(Some(self));
+        timer.sleep(delay).await;
+        guard.disarm();
+    }
+
     /// Gives everything back: the request has not reached the service.
-    pub(crate) fn release(&self) {
+    fn refund(&self) {
         let settlement = {
             let mut state = self.pending.lock();
             state.stop_expiry();
             state.settlement.take()
         };
         if let Some(settlement) = settlement {
-            settlement.release();
+            settlement.spawn_refund();
         }
     }
 
@@ -188,7 +187,7 @@ impl UsageReport {
     pub(crate) fn end_if_stated(&self) {
         let at_end = self.pending.lock().at_end;
         if at_end.is_some() {
-            self.pending.commit_soon(at_end);
+            self.pending.spawn_commit(at_end);
         }
     }
 }
@@ -208,25 +207,25 @@ async fn commit_before_expiry(pending: Weak<Pending>, timer: Arc<dyn Timer>, dur
 
 impl Pending {
     fn commit(&self, tokens: Option<TokenUsage>) -> Option<JoinHandle<()>> {
-        let (settlement, ending) = self.end(tokens)?;
-        let settling = settlement.settle(ending);
+        let (settlement, costs) = self.end(tokens)?;
+        let settling = settlement.settle(costs);
         // Without a runtime there is no store to reach either.
         Handle::try_current().ok().map(|runtime| runtime.spawn(settling))
     }
 
-    fn commit_soon(&self, tokens: Option<TokenUsage>) {
-        if let Some((settlement, ending)) = self.end(tokens) {
-            settlement.settle_soon(ending);
+    fn spawn_commit(&self, tokens: Option<TokenUsage>) {
+        if let Some((settlement, costs)) = self.end(tokens) {
+            settlement.spawn_settle(costs);
         }
     }
 
     /// What is left to be done. From now on, nothing is.
-    fn end(&self, tokens: Option<TokenUsage>) -> Option<(Arc<dyn Settlement>, Ending)> {
+    fn end(&self, tokens: Option<TokenUsage>) -> Option<(Arc<dyn Settlement>, Costs)> {
         let mut state = self.lock();
         let settlement = state.settlement.take()?;
         state.stop_expiry();
-        let actual = state.costs(tokens);
-        Some((settlement, Ending { committed: state.committed.take(), actual }))
+        let costs = state.costs(tokens);
+        Some((settlement, costs))
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingState> {
@@ -241,29 +240,15 @@ impl PendingState {
             Some(kind) => tokens.map(|TokenUsage { input, output }| kind.tokens(input, output)),
             None => rule.stated,
         };
-        Costs(self.rules.iter().map(|rule| (rule.rule.clone(), cost(rule))).collect())
+        let known = self.rules.iter().filter_map(|rule| Some((rule, cost(rule)?)));
+        known.fold(Costs::default(), |costs, (rule, cost)| costs.with(rule.rule.as_str(), cost))
     }
 
-    /// Commits the progress, or charges what it is more than before. `None` after the end.
+    /// Settles the progress. `None` after the end.
     fn next_commit(&mut self) -> Option<SettlementFuture> {
         let settlement = self.settlement.clone()?;
-        let actual = self.costs(self.at_end.or(self.progress));
         self.is_committing = true;
-        let Some(committed) = self.committed.take() else {
-            self.committed = Some(actual.clone());
-            return Some(settlement.commit_reservation(actual));
-        };
-        self.committed = Some(self.larger(&committed, &actual));
-        Some(settlement.charge_late(committed, actual))
-    }
-
-    /// The larger cost under each rule.
-    fn larger(&self, first: &Costs, second: &Costs) -> Costs {
-        let cost = |rule: &RuleCost| {
-            let [first, second] = [first, second].map(|costs| costs.actual(&rule.rule).unwrap_or(rule.reserved));
-            (rule.rule.clone(), Some(first.max(second)))
-        };
-        Costs(self.rules.iter().map(cost).collect())
+        Some(settlement.settle_holds(self.costs(self.at_end.or(self.progress))))
     }
 
     fn has_ended_since_commit(&mut self) -> bool {
@@ -282,7 +267,24 @@ impl PendingState {
 impl Drop for Pending {
     fn drop(&mut self) {
         let at_end = self.lock().at_end;
-        self.commit_soon(at_end);
+        self.spawn_commit(at_end);
+    }
+}
+
+/// Gives everything back on drop unless it is disarmed.
+struct RefundGuard<'u>(Option<&'u UsageReport>);
+
+impl RefundGuard<'_> {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for RefundGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(usage) = self.0 {
+            usage.refund();
+        }
     }
 }
 

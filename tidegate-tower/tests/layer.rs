@@ -4,6 +4,7 @@
 mod actual_cost;
 mod attributes;
 mod delays;
+mod error_formats;
 mod failures;
 mod grpc;
 mod leases;

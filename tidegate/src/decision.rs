@@ -1,7 +1,7 @@
 //! `Decision`: the result of a request, with everything that a front end needs for its response.
 
 mod check_result;
-mod receipts;
+mod grant;
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use smol_str::SmolStr;
 pub use check_result::CheckResult;
 
 use crate::algorithm::concurrency::RETRY;
+use crate::http::ErrorFormat;
 use crate::limit::Algorithm;
 use crate::plan::{Gate, Plan, Role};
 use crate::spi::{HoldRefusal, KnownDenial, Subject, Verdict};
@@ -54,13 +55,15 @@ pub struct Decision {
     known_denial: Option<u16>,
     /// Whether a security rule applied that is not among the checks.
     security: bool,
+    /// The last format of the rules that applied, if some of them are not among the checks.
+    error_format: Option<ErrorFormat>,
     /// Further rules that share a check through a budget.
     budget_shares: Vec<BudgetShare>,
     /// Why the request could not be judged.
     problem: Option<Box<RequestProblem>>,
     /// Why the reservation was refused.
     pub(crate) refusal: Option<HoldRefusal>,
-    is_reservation: bool,
+    is_grant_taken: bool,
 }
 
 /// When to retry while the store fails.
@@ -92,10 +95,11 @@ impl Decision {
                 degraded: None,
                 known_denial: None,
                 security: false,
+                error_format: None,
                 budget_shares,
                 problem: None,
                 refusal: verdict.refusal(),
-                is_reservation: plan.reservation().is_some(),
+                is_grant_taken: false,
             };
         }
         let checks: SmallVec<[CheckResult; 1]> = plan
@@ -116,17 +120,18 @@ impl Decision {
             degraded: None,
             known_denial: None,
             security: false,
+            error_format: None,
             budget_shares,
             problem: None,
             refusal: verdict.refusal(),
-            is_reservation: plan.reservation().is_some(),
+            is_grant_taken: false,
         }
     }
 
     /// The decision on a request that cannot be judged: a denial without checks.
     pub(crate) fn refused(plan: &Plan<'_>, problem: RequestProblem) -> Self {
         let decision = Self::new(plan, &Verdict::new(Timestamp::default(), 0, []));
-        Self { problem: Some(Box::new(problem)), ..decision }
+        Self { problem: Some(Box::new(problem)), error_format: plan.error_format(), ..decision }
     }
 
     /// The decision on `plan` by a denial that the store knows; `None` if the plan has no such check.
@@ -141,29 +146,30 @@ impl Decision {
             degraded: None,
             known_denial: u16::try_from(known.check).ok(),
             security: plan.is_security(),
+            error_format: plan.error_format(),
             budget_shares: Vec::new(),
             problem: None,
             refusal: None,
-            is_reservation: false,
+            is_grant_taken: false,
         })
     }
 
-    /// Marks a decision whose checks were all made without the store. `security` is whether a security rule applied.
-    pub(crate) fn made_locally(mut self, kind: StoreErrorKind, security: bool) -> Self {
+    /// Marks a decision on `plan` whose checks were all made without the store.
+    pub(crate) fn made_locally(mut self, kind: StoreErrorKind, plan: &Plan<'_>) -> Self {
         self.checks.iter_mut().for_each(|check| check.local = true);
-        self.degraded_by(kind, security)
+        self.degraded_by(kind, plan)
     }
 
-    /// Marks a decision of which some checks were made without the store.
-    pub(crate) fn degraded_by(mut self, kind: StoreErrorKind, security: bool) -> Self {
-        (self.degraded, self.security) = (Some(kind), security);
+    /// Marks a decision on `plan` of which some checks were made without the store.
+    pub(crate) fn degraded_by(mut self, kind: StoreErrorKind, plan: &Plan<'_>) -> Self {
+        (self.degraded, self.security, self.error_format) = (Some(kind), plan.is_security(), plan.error_format());
         self
     }
 
     /// How the store failed, if the decision was made without it, or without it in part.
     ///
     /// The numbers of such a decision are those of this instance alone, which front ends do not show. What was consumed in its
-    /// memory is not part of the [receipt](Self::into_receipt).
+    /// memory is not part of the [grant](Self::take_grant).
     pub const fn degraded(&self) -> Option<StoreErrorKind> {
         self.degraded
     }
@@ -272,6 +278,16 @@ impl Decision {
     /// Whether a security rule applied, so that responses must not contain details.
     pub fn is_security(&self) -> bool {
         self.security || self.checks.iter().any(|check| check.security && check.role != Role::Shadow)
+    }
+
+    /// The format of the response to a denial: that of the rule that it names. A response that names none has the last one of all rules
+    /// that applied, by which nobody learns which of them denied. `None` if they say nothing about it.
+    pub fn error_format(&self) -> Option<ErrorFormat> {
+        if let Some(check) = self.most_restrictive().filter(|_| !self.is_security()) {
+            return check.error_format;
+        }
+        let enforced = self.checks.iter().filter(|check| check.role != Role::Shadow);
+        enforced.map(|check| check.error_format).max().flatten().max(self.error_format)
     }
 
     /// Whether the request is admitted by the grace of a quota: more than its amount is used.

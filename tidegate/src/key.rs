@@ -1,8 +1,8 @@
 //! `Key`: the key of one limit and one subject. Only this file knows the key grammar.
 //!
 //! ```text
-//! name       = prefix version "{" partition "}" owner ":" shape subject
-//! prefix     = of the store, "tg" by default; without braces
+//! name       = namespace version "{" partition "}" owner ":" shape subject
+//! namespace  = of the deployment, "tg" by default; without braces
 //! version    = "1", of this grammar and of the values
 //! partition  = two characters, 0 to 1023 in base 32: a hash of what the rule is partitioned by; it decides the slot
 //! owner      = the id of the rule, escaped; or "$" and the name of the budget, escaped
@@ -18,7 +18,7 @@
 //! different names. A shape never ends in "+", so no subject has the name of an overflow bucket. The amounts of a limit are not
 //! part of the name, nor are the time zone and the anchor of a quota: a change of them keeps the state.
 //!
-//! No owner begins with `@`: a store keeps its own data after `prefix version "{" partition "}@"`.
+//! No owner begins with `@`: a store keeps its own data after `namespace version "{" partition "}@"`.
 //!
 //! The values in Redis, without the [holds](crate::algorithm) of reservations:
 //!
@@ -192,9 +192,9 @@ impl<'r> Key<'r> {
     }
 
     /// Appends the name of the key.
-    pub fn write_name(&self, prefix: &str, name: &mut Vec<u8>) {
+    pub fn write_name(&self, namespace: &str, name: &mut Vec<u8>) {
         const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
-        name.extend_from_slice(prefix.as_bytes());
+        name.extend_from_slice(namespace.as_bytes());
         name.extend_from_slice(KEY_VERSION.as_bytes());
         let (high, low) = (usize::from(self.partition >> 5), usize::from(self.partition & 31));
         name.extend_from_slice(&[b'{', DIGITS[high], DIGITS[low], b'}']);

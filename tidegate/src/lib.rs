@@ -23,7 +23,8 @@
 //!
 //! | for | see |
 //! |---|---|
-//! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`Receipt`], [`Lease`], [`HeldLeases`], [`AcquireOutcome`] |
+//! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`AcquireOutcome`] |
+//! | what a request took, until it ends | [`Grant`], [`Ending`], [`Costs`], [`GrantGuard`], [`HeldLeases`] |
 //! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`OnOverload`], [`OnMissing`], [`AnonymousBounds`], [`PartitionBy`] |
 //! | quotas that touch money | [`LedgerMode`], [`Rule::with_ledger`]; the crate `tidegate-ledger` |
 //! | limits | [`Limit`], [`Rate`], [`Window`], [`Periods`], [`Algorithm`] |
@@ -50,7 +51,7 @@
 //!
 //! In the order in which a request passes them: `request` and [`attributes`], `rule_set` with its `matcher`, `subject`, `key`, `plan`,
 //! `store` (`memory` and its `algorithm`s), `verdict`, `decision`, [`http`]. `limiter` drives them, with its `fallback` for a store that
-//! fails; `lease`, `reservation`, `receipt` and `ledger` are what stays after a decision.
+//! fails; `grant` and `ledger` are what stays after a decision.
 //!
 //! Enums of operations, limits, modes and errors are non-exhaustive, and a [`Decision`] has private fields, so that both can grow. A
 //! [`Plan`](spi::Plan) made by hand is decided like one from rules: adapters with a configuration of their own work that way.
@@ -63,13 +64,15 @@ mod algorithm;
 mod clock;
 mod decimal;
 mod decision;
+mod failing_store;
+mod grant;
 mod key;
-mod lease;
 mod ledger;
 mod limit;
 mod limiter;
 mod matcher;
 mod memory;
+mod namespace;
 mod network;
 mod observer;
 mod on_failure;
@@ -78,10 +81,8 @@ mod periods;
 mod plan;
 mod random;
 mod rate;
-mod receipt;
 mod request;
 mod request_problem;
-mod reservation;
 mod rule;
 mod rule_set;
 mod store;
@@ -95,19 +96,20 @@ mod window;
 pub use algorithm::penalty::Penalty;
 pub use clock::{Clock, ManualClock, SleepTimer, SystemClock, Timer};
 pub use decision::{CheckResult, Decision};
-pub use lease::{Lease, LeaseError};
+pub use grant::{Costs, Ending, Grant, GrantError, GrantKind, GrantPart, Retake};
 pub use ledger::LedgerMode;
 pub use limit::{Algorithm, Limit, LimitError};
-pub use limiter::{AcquireOutcome, DEFAULT_RESERVATION_TTL, HeldLease, HeldLeases, Limiter};
+pub use limiter::{
+    AcquireOutcome, DEFAULT_RESERVATION_TTL, GrantGuard, HeldLease, HeldLeases, Limiter, OutstandingReservations,
+};
 pub use memory::MemoryStore;
+pub use namespace::{Namespace, NamespaceError};
 pub(crate) use network::Network;
 pub use on_failure::{OnFailure, OnOverload};
 pub use periods::{Anchor, Period, Periods, Weekday};
 pub use rate::Rate;
-pub use receipt::Receipt;
 pub use request::Request;
 pub use request_problem::{RequestProblem, RequestProblemKind};
-pub use reservation::{OutstandingReservations, Reservation, ReservationError};
 pub use rule::{AnonymousBounds, OnMissing, PartitionBy, Rule, RuleMode};
 pub use rule_set::{RuleError, RuleSet};
 pub use store::{StoreError, StoreErrorKind};

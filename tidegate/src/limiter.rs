@@ -8,7 +8,10 @@
 //! The queue of `acquire` and the wake-ups by releases are shared by the limiters before and after a change of rules.
 
 mod acquire;
+mod drop_guard;
+mod endings;
 mod fallback;
+mod grant_guard;
 mod held_leases;
 mod leases;
 mod ledger_stage;
@@ -23,18 +26,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::plan::{Plan, ReservationTerms};
-use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
+use crate::store::{Store, StoreError, StoreErrorKind};
 pub use acquire::AcquireOutcome;
+use drop_guard::DropGuard;
 use fallback::Fallback;
+pub use grant_guard::GrantGuard;
 pub use held_leases::{HeldLease, HeldLeases};
-use leases::UndecidedSlots;
-pub use reservations::DEFAULT_RESERVATION_TTL;
+pub use reservations::{DEFAULT_RESERVATION_TTL, OutstandingReservations};
 use slot_releases::SlotReleases;
 use unstored::UnstoredChecks;
 use wait_queue::WaitQueue;
 
 use crate::spi::{LedgerStage, Observer, Verdict};
-use crate::{Decision, MemoryStore, Receipt, Request, RuleSet, Secret, Timestamp};
+use crate::{Decision, MemoryStore, Request, RuleSet, Secret, Timestamp};
 
 /// Decides requests by a set of rules on a store.
 ///
@@ -159,6 +163,9 @@ impl<S: Store> Limiter<S> {
         if let Some(denial) = self.known_denial(plan) {
             return Ok(denial);
         }
+        if let Err(error) = self.observe_error(self.ledger_verified(plan)) {
+            return self.fall_back(plan, error);
+        }
         let generations = self.sync_generations(plan);
         // A plan that passes without the store is decided there first none the less: what the store denies must not pass.
         if !generations.is_empty()
@@ -167,9 +174,13 @@ impl<S: Store> Limiter<S> {
         {
             return self.fall_back(plan, error);
         }
-        let undecided = UndecidedSlots::new(self, plan);
+        // Nobody would release the slots of a caller that goes away during the call, or of a plan that may have been decided.
+        let undecided =
+            endings::must_release(plan).then(|| DropGuard::new(|| self.spawn_apply(&endings::releases(plan))));
         let result = self.store.decide(plan).await;
-        undecided.decided(&result);
+        if let Some(guard) = undecided.filter(|_| !result.as_ref().is_err_and(StoreError::is_possibly_applied)) {
+            guard.disarm();
+        }
         match self.observe_error(result) {
             Ok(verdict) if verdict.checks().iter().any(|check| check.unstored) => self.finish_unstored(plan, &verdict),
             Ok(verdict) if generations.is_empty() => {
@@ -197,6 +208,9 @@ impl<S: Store> Limiter<S> {
         if let Some(denial) = self.known_denial(plan) {
             return Ok(denial);
         }
+        // Whatever the caller gave up on: what does not fit the ledger is not recorded for it.
+        let mismatch = self.ledger_verified(plan).err().filter(|error| error.kind() == StoreErrorKind::Mismatch);
+        let error = mismatch.unwrap_or(error);
         self.observe_undecided(plan, &error);
         let decision = self.fallback.decide(plan, error, self.store.instances())?;
         self.journal_decision(plan, &decision).map_err(|error| ledger_stage::unrecorded(&error))?;
@@ -225,9 +239,7 @@ impl<S: Store> Limiter<S> {
         let decided = self.fallback.decide(unstored.plan(), error, self.store.instances());
         let granted = decided.as_ref().map_or(0, Decision::granted);
         let refunds = unstored.refunds(granted);
-        if !refunds.is_empty() {
-            self.adjust_soon(&refunds);
-        }
+        self.spawn_apply(&refunds);
         let decision = decided?;
         Ok(self.observe(plan, if granted == 0 { decision } else { unstored.merge(&decision) }))
     }
@@ -238,59 +250,8 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// Correcting
+/// Resetting
 impl<S: Store> Limiter<S> {
-    /// Gives back what a decision consumed, as far as it is still missing: its window, slice or log entry must still exist, and
-    /// tokens that have refilled since are not given back again.
-    ///
-    /// If the request has a place in the queue of a leaky bucket and others wait behind it, the place cannot go back, and everything
-    /// else that the request consumed stays taken, too: leaving a queue must not be free for a client that takes the place of
-    /// others.
-    pub async fn refund(&self, receipt: Receipt) -> Result<(), StoreError> {
-        self.adjust(&receipt.refunds(&self.rules)).await
-    }
-
-    /// Corrects a decision once the actual cost is known. `actual` returns the actual cost under a rule, or `None` to keep the
-    /// cost. A surplus is given back, a shortfall is [charged](Self::charge). Each check is corrected by itself: a place in a queue that
-    /// cannot go back affects no other check.
-    pub async fn settle(&self, receipt: Receipt, actual: impl Fn(&str) -> Option<u64>) -> Result<(), StoreError> {
-        self.adjust(&receipt.settlements(&self.rules, actual)).await
-    }
-
-    /// Consumes the cost of `request` without a decision. It is never denied, and consumes at most what is left. A request that
-    /// [cannot be judged](crate::RequestProblem) is an error, and charges nobody.
-    pub async fn charge(&self, request: &Request<'_>) -> Result<(), StoreError> {
-        let plan = self.plan(request);
-        if let Some(problem) = plan.problem() {
-            return Err(StoreError::new(StoreErrorKind::Unexpected, problem.to_string()));
-        }
-        let charges: Vec<Adjustment<'_>> = plan.checks().iter().map(Adjustment::charge).collect();
-        self.adjust(&charges).await
-    }
-
-    /// Applies charges and refunds. Does nothing if there are none.
-    pub async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        if adjustments.is_empty() {
-            return Ok(());
-        }
-        let generations = self.sync_adjustments(adjustments);
-        let result = if generations.is_empty() {
-            self.store.adjust(adjustments).await.map(|()| Vec::new())
-        } else {
-            Box::pin(self.store.adjust_recorded(adjustments)).await
-        };
-        let result = self.observe_error(result);
-        self.waiting.slot_releases.notify(adjustments);
-        let written = result?;
-        if generations.is_empty() { Ok(()) } else { Box::pin(self.confirm_adjustments(generations, written)).await }
-    }
-
-    /// Starts to apply charges and refunds without waiting for it.
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        self.store.adjust_soon(adjustments);
-        self.waiting.slot_releases.notify(adjustments);
-    }
-
     /// Resets the limits of the subjects of `request`, under every rule that matches it.
     pub async fn forget(&self, request: &Request<'_>) -> Result<(), StoreError> {
         self.forget_plan(&self.plan(request)).await
@@ -301,13 +262,6 @@ impl<S: Store> Limiter<S> {
     pub async fn forget_plan(&self, plan: &Plan<'_>) -> Result<(), StoreError> {
         let keys: Vec<_> = plan.checks().iter().map(|check| *check.key()).collect();
         self.observe_error(self.store.forget(&keys).await)
-    }
-
-    /// Starts a [`refund`](Self::refund) without waiting for it, for a future that is being dropped. If it fails, the units stay
-    /// consumed.
-    #[allow(clippy::needless_pass_by_value, reason = "a receipt is good for one refund")]
-    pub fn refund_soon(&self, receipt: Receipt) {
-        self.adjust_soon(&receipt.refunds(&self.rules));
     }
 }
 
@@ -378,10 +332,16 @@ impl<S> Limiter<S> {
     }
 
     fn observe_error<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
-        if let (Some(observer), Err(error)) = (&self.observer, &result) {
-            observer.store_failed(error);
+        if let Err(error) = &result {
+            self.observe_failure(error);
         }
         result
+    }
+
+    fn observe_failure(&self, error: &StoreError) {
+        if let Some(observer) = &self.observer {
+            observer.store_failed(error);
+        }
     }
 }
 

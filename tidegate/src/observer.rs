@@ -32,7 +32,7 @@ pub trait Observer: Send + Sync {
         let _ = (plan, error);
     }
 
-    /// A [commit](crate::Limiter::commit_or_charge) found a hold under `rule` gone: the store has lost it, it has run out, or the window or
+    /// A [commit](crate::Ending::Settle) found a hold under `rule` gone: the store has lost it, it has run out, or the window or
     /// period of the limit was changed. Its cost is charged now, unless it was held in an overflow bucket.
     fn hold_lost(&self, rule: &str) {
         let _ = rule;

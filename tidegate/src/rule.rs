@@ -7,6 +7,7 @@ pub use anonymous_bounds::AnonymousBounds;
 use smol_str::SmolStr;
 
 use crate::attributes::{NormalForms, UnknownFormError};
+use crate::http::ErrorFormat;
 use crate::{LedgerMode, Limit, OnFailure, OnOverload, Penalty, UsageKind};
 
 /// The default maximum number of authenticated subjects of a limit in a shared store.
@@ -91,6 +92,7 @@ pub struct Rule {
     pub(crate) partition_by: PartitionBy,
     pub(crate) security: bool,
     pub(crate) message: Option<SmolStr>,
+    pub(crate) error_format: Option<ErrorFormat>,
     pub(crate) cost_header: Option<SmolStr>,
     pub(crate) usage: Option<UsageKind>,
     pub(crate) ledger: Option<LedgerMode>,
@@ -134,6 +136,7 @@ impl Rule {
             partition_by: PartitionBy::Auto,
             security: false,
             message: None,
+            error_format: None,
             cost_header: None,
             usage: None,
             ledger: None,
@@ -228,7 +231,7 @@ impl Rule {
     }
 
     /// States that a [matcher](crate::spi::Matcher) computes the cost of a request under this rule. As with a [cost of its
-    /// own](Self::with_cost), a [commit](crate::Limiter::commit) with one cost for all rules leaves it as it was reserved.
+    /// own](Self::with_cost), a [commit](crate::Ending::Commit) with one cost for all rules leaves it as it was reserved.
     pub fn with_computed_cost(mut self) -> Self {
         self.computed_cost = true;
         self
@@ -297,15 +300,23 @@ impl Rule {
         self
     }
 
+    /// Sets the format of the body of refusals, in place of that of the [header policy](crate::http::HeaderPolicy::with_error_format); for
+    /// rules that [count tokens](Self::with_usage) in place of [`OpenAi`](ErrorFormat::OpenAi).
+    pub fn with_error_format(mut self, format: ErrorFormat) -> Self {
+        self.error_format = Some(format);
+        self
+    }
+
     /// Names the response header, in lower case, that contains the actual cost of a request. Front ends
-    /// [settle](crate::Limiter::settle) it then.
+    /// [settle](crate::Ending::Settle) it then.
     pub fn with_cost_header(mut self, header: impl Into<String>) -> Self {
         self.cost_header = Some(header.into().into());
         self
     }
 
     /// States that the actual cost of a request is the number of tokens that a language model used. A gateway reserves the estimated
-    /// cost, at least 1, and commits the actual one.
+    /// cost, at least 1, and commits the actual one. Refusals have the format that client libraries of such models
+    /// [read](ErrorFormat::OpenAi), unless the rule [says otherwise](Self::with_error_format).
     pub fn with_usage(mut self, usage: UsageKind) -> Self {
         self.usage = Some(usage);
         self

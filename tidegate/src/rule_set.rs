@@ -8,6 +8,7 @@
 
 mod indexed_rule;
 mod readings;
+mod refusal;
 mod validate;
 
 use std::borrow::Cow;
@@ -26,7 +27,7 @@ use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{CountedSubject, Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
 use crate::spi::{BodyNeed, BodyUse, Key, Match, Matcher, RequestMemo, Subject};
-use crate::{Request, RequestProblem, RequestProblemKind, Secret, UsageKind};
+use crate::{Request, RequestProblemKind, Secret, UsageKind};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
 
 /// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.
@@ -203,7 +204,10 @@ impl RuleSet {
                 let (rule, input) = (&self.rules[matched.rule], self.input(&matched));
                 rule.add_checks(&mut plan, matched.values.iter().copied(), &input);
             });
-            return found.map_or_else(Plan::refused, |body_use| plan.with_body_use(body_use));
+            return match found {
+                Ok(body_use) => plan.with_body_use(body_use),
+                Err(problem) => Plan::refused_in(plan.error_format(), problem),
+            };
         }
         let lacks_body = self.reads_body && request.attribute(BODY).is_none();
         for index in self.matching(request.action()) {
@@ -211,22 +215,21 @@ impl RuleSet {
             if request.has_repeats()
                 && let Some(name) = request.repeated_names().find(|name| indexed.rule.per().any(|read| read == *name))
             {
-                return Plan::refused(RequestProblem::new(RequestProblemKind::Repeated, name));
+                return self.refuse(request, RequestProblemKind::Repeated, name);
             }
             if let Some(name) = indexed.rule.missing_value(request) {
-                return Plan::refused(RequestProblem::new(RequestProblemKind::Missing, name));
+                return self.refuse(request, RequestProblemKind::Missing, name);
             }
             let values = indexed.rule.per.iter().map(|name| request.attribute(name));
             if indexed.forms.is_empty() {
                 self.add_checks(&mut plan, indexed, request, values);
             } else if let Some(name) = indexed.ambiguous_attribute(request) {
-                return Plan::refused(RequestProblem::new(RequestProblemKind::Ambiguous, name));
+                return self.refuse(request, RequestProblemKind::Ambiguous, name);
             } else {
                 self.add_normal_checks(&mut plan, indexed, request);
             }
             if lacks_body && indexed.rule.per().any(|name| name == BODY) {
-                let is_shadow = indexed.rule.mode == RuleMode::Shadow;
-                let text = if is_shadow { BodyNeed::Shadow } else { BodyNeed::Enforced };
+                let text = if indexed.rule.mode == RuleMode::Shadow { BodyNeed::Shadow } else { BodyNeed::Enforced };
                 let body_use = plan.body_use().unite(BodyUse { text, ..BodyUse::default() });
                 plan = plan.with_body_use(body_use);
             }
@@ -325,7 +328,7 @@ impl RuleSet {
         self.rules.iter().any(|indexed| indexed.rule.cost_header.is_some())
     }
 
-    /// The actual cost of a request under a rule, for [`Limiter::settle`](crate::Limiter::settle): the whole number in the rule's
+    /// The actual cost of a request under a rule, for [settlements](crate::Ending::Settle): the whole number in the rule's
     /// cost header. `header` returns the value of a response header by its name in lower case.
     pub fn actual_cost<'h>(&self, rule: &str, header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
         let value = header(self.rule(rule)?.cost_header()?)?.trim();
@@ -364,7 +367,7 @@ impl RuleSet {
         self.by_action.get(action).unwrap_or(&self.for_any)
     }
 
-    /// The gate of a limit, for receipts.
+    /// The gate of a limit, for grants.
     pub(crate) fn gate(&self, rule: &str, plan: Option<&str>, limit: &str) -> Option<&Gate> {
         let indexed = &self.rules[*self.indexes.get(rule)?];
         let gates = match plan {
@@ -375,9 +378,9 @@ impl RuleSet {
     }
 
     /// The key of `subject` under a `gate` of these rules, whose keys were in `partition` when it was counted.
-    pub(crate) fn key_of_receipt<'r>(&'r self, gate: &'r Gate, partition: u16, subject: Subject) -> Option<Key<'r>> {
+    pub(crate) fn key_of_grant<'r>(&'r self, gate: &'r Gate, partition: u16, subject: Subject) -> Option<Key<'r>> {
         let indexed = &self.rules[*self.indexes.get(gate.rule())?];
-        Some(indexed.key_of_receipt(gate, partition, subject))
+        Some(indexed.key_of_grant(gate, partition, subject))
     }
 }
 

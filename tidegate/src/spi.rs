@@ -2,7 +2,8 @@
 //!
 //! | for | types |
 //! |---|---|
-//! | a store | [`Store`], [`Verdict`], [`CheckVerdict`], [`KnownDenial`], [`Adjustment`], the functions in [`algorithm`] |
+//! | a store | [`Store`], [`Verdict`], [`CheckVerdict`], [`KnownDenial`], [`Adjustment`], [`AdjustmentResults`], the functions in [`algorithm`] |
+//! | tests of what a program does without its store | [`FailingStore`], [`FailingCall`], [`Fault`] |
 //! | what a store decides | [`Plan`], [`Check`], [`Gate`], [`Role`], [`PlanMode`], [`PlanError`], [`CountedSubject`] |
 //! | where a store keeps it | [`Key`], [`KeyStem`], [`Subject`], [`SubjectHasher`], [`KEY_VERSION`], [`PARTITIONS`] |
 //! | too many subjects | [`Newcomer`], [`Network`], [`MAX_OVERFLOW_BUCKETS`] |
@@ -16,6 +17,7 @@
 pub use crate::algorithm::Outcome;
 pub use crate::clock::Sleep;
 pub use crate::decimal::format_address;
+pub use crate::failing_store::{FailingCall, FailingStore, Fault};
 pub use crate::key::{KEY_VERSION, Key, KeyStem, PARTITIONS};
 pub use crate::ledger::{
     AccountKey, BoxFuture, EntryId, EntryIdError, EntryKind, GateHold, GateHoldStatus, GateState, Journal, LedgerStage,
@@ -33,7 +35,7 @@ pub use crate::plan::{
     ReservationTerms, Role,
 };
 pub use crate::rule::DEFAULT_MAX_SUBJECTS;
-pub use crate::store::{Adjustment, KnownDenial, OutstandingHolds, Store};
+pub use crate::store::{Adjustment, AdjustmentResult, AdjustmentResults, KnownDenial, OutstandingHolds, Store};
 pub use crate::subject::{Subject, SubjectHasher};
 pub use crate::verdict::{CheckVerdict, HoldRefusal, Verdict};
 

@@ -1,6 +1,7 @@
 //! `Store`: keeps the state of limits, owns the time, and decides a whole plan in one atomic step.
 
 mod adjustment;
+mod adjustment_results;
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -9,12 +10,12 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use adjustment::Adjustment;
-pub(crate) use adjustment::{hold_release_op, is_bundled};
+pub(crate) use adjustment::is_bundled;
+pub use adjustment_results::{AdjustmentResult, AdjustmentResults};
 
 use crate::Timestamp;
-use crate::algorithm::holds::{HoldEnding, HoldsSummary};
+use crate::algorithm::holds::HoldsSummary;
 use crate::key::Key;
-use crate::ledger::EntryId;
 use crate::spi::{CheckVerdict, Plan, Verdict};
 
 /// Keeps the state of limits and decides plans.
@@ -24,52 +25,18 @@ pub trait Store: Send + Sync {
     /// Decides `plan` in one atomic step, and consumes what it admits unless the plan is a [peek](Plan::is_peek).
     fn decide(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
 
-    /// Applies charges and refunds, each by itself, except those that are [bundled](Adjustment::bundled).
-    fn adjust(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Applies charges, refunds, renewals and ends of holds, each by itself, except those that are [bundled](Adjustment::bundled). Never
+    /// denied. Renewals, releases of slots and ends of holds that may have been applied can be repeated; charges and refunds cannot.
+    fn apply(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = AdjustmentResults> + Send;
 
-    /// Starts to apply charges, refunds and ends of holds without waiting for the result, for a future that is being dropped. A failed
-    /// refund is lost; the units stay consumed. A failed release of a slot may be repeated until its lease is over, and a failed end of a
-    /// hold until the hold runs out.
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]);
-
-    /// Renews and releases slots of concurrency limits: [`Op::Renew`](crate::spi::algorithm::Op::Renew) and [`Op::Refund`](crate::spi::algorithm::Op::Refund), each by itself. Returns for each whether the
-    /// slot was held; then it was renewed or released. A slot that was not held was released before, has run out, or was given up because
-    /// the limit was lowered. Updates that may have been applied can be repeated.
-    fn update_slots(&self, updates: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
-        let _ = updates;
-        async { Err(StoreError::new(StoreErrorKind::Unexpected, "this store keeps no leases")) }
-    }
-
-    /// Commits and releases holds of reservations, and releases their slots: [`Op::Hold`](crate::spi::algorithm::Op::Hold) and [`Op::Refund`](crate::spi::algorithm::Op::Refund), each by itself. Returns for
-    /// each what became of it. Endings that may have been applied can be repeated.
-    fn end_holds(
-        &self,
-        endings: &[Adjustment<'_>],
-    ) -> impl Future<Output = Result<Vec<HoldEnding>, StoreError>> + Send {
-        let _ = endings;
-        async { Err(no_reservations()) }
-    }
-
-    /// [`adjust`](Self::adjust), and tells the entries that were written for the ledger. A store that does not tell them returns none.
-    fn adjust_recorded(
-        &self,
-        adjustments: &[Adjustment<'_>],
-    ) -> impl Future<Output = Result<Vec<EntryId>, StoreError>> + Send {
-        async { self.adjust(adjustments).await.map(|()| Vec::new()) }
-    }
-
-    /// [`end_holds`](Self::end_holds), and tells the entries that were written for the ledger. A store that does not tell them returns none.
-    fn end_holds_recorded(
-        &self,
-        endings: &[Adjustment<'_>],
-    ) -> impl Future<Output = Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError>> + Send {
-        async { self.end_holds(endings).await.map(|ended| (ended, Vec::new())) }
-    }
+    /// [Applies](Self::apply) in the background, for a future that is being dropped. A failed refund is lost; the units stay consumed. A
+    /// failed release of a slot may be repeated until its lease is over, and a failed end of a hold until the hold runs out.
+    fn spawn_apply(&self, adjustments: &[Adjustment<'_>]);
 
     /// The open holds under the key of each check of `plan`.
     fn outstanding(&self, plan: &Plan<'_>) -> impl Future<Output = Result<OutstandingHolds, StoreError>> + Send {
         let _ = plan;
-        async { Err(no_reservations()) }
+        async { Err(StoreError::new(StoreErrorKind::Unexpected, "this store keeps no reservations")) }
     }
 
     /// Deletes the state of these keys.
@@ -98,10 +65,6 @@ pub trait Store: Send + Sync {
     }
 }
 
-fn no_reservations() -> StoreError {
-    StoreError::new(StoreErrorKind::Unexpected, "this store keeps no reservations")
-}
-
 /// The open holds under the keys of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutstandingHolds {
@@ -117,37 +80,12 @@ impl<S: Store> Store for Arc<S> {
         S::decide(self, plan)
     }
 
-    fn adjust(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
-        S::adjust(self, adjustments)
+    fn apply(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = AdjustmentResults> + Send {
+        S::apply(self, adjustments)
     }
 
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        S::adjust_soon(self, adjustments);
-    }
-
-    fn update_slots(&self, updates: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
-        S::update_slots(self, updates)
-    }
-
-    fn end_holds(
-        &self,
-        endings: &[Adjustment<'_>],
-    ) -> impl Future<Output = Result<Vec<HoldEnding>, StoreError>> + Send {
-        S::end_holds(self, endings)
-    }
-
-    fn adjust_recorded(
-        &self,
-        adjustments: &[Adjustment<'_>],
-    ) -> impl Future<Output = Result<Vec<EntryId>, StoreError>> + Send {
-        S::adjust_recorded(self, adjustments)
-    }
-
-    fn end_holds_recorded(
-        &self,
-        endings: &[Adjustment<'_>],
-    ) -> impl Future<Output = Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError>> + Send {
-        S::end_holds_recorded(self, endings)
+    fn spawn_apply(&self, adjustments: &[Adjustment<'_>]) {
+        S::spawn_apply(self, adjustments);
     }
 
     fn outstanding(&self, plan: &Plan<'_>) -> impl Future<Output = Result<OutstandingHolds, StoreError>> + Send {
@@ -208,6 +146,9 @@ pub enum StoreErrorKind {
     Refused,
     /// The store has lost the states of quotas with a ledger, which are being rebuilt from it. Nothing was changed.
     Rebuilding,
+    /// This instance does not fit the ledger, such as by its secret. Rules with a ledger are [closed](crate::OnFailure::Closed) then,
+    /// whatever their policy: entries would be billed to the wrong accounts.
+    Mismatch,
     /// Authentication failed, or a permission is missing.
     Denied,
     /// The value under a key was not written by this version. It was not changed.
@@ -278,6 +219,7 @@ impl StoreErrorKind {
             Self::Overloaded => "overloaded",
             Self::Refused => "refused",
             Self::Rebuilding => "rebuilding",
+            Self::Mismatch => "mismatch",
             Self::Denied => "denied",
             Self::Unreadable => "unreadable",
             Self::Unsupported => "unsupported",

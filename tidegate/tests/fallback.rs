@@ -10,6 +10,6 @@ mod penalties;
 mod policies;
 mod reservations;
 mod shadow;
-mod store;
+pub(crate) mod store;
 mod unstored;
 mod waiting;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 use sfv::{FieldType, List, ListEntry, Parser};
-use tidegate::http::{HeaderPolicy, Headers, Rejection, ResetFormat};
+use tidegate::http::{ErrorFormat, HeaderPolicy, Headers, Rejection, ResetFormat};
 use tidegate::spi::{MAX_AMOUNT, Role};
 use tidegate::{
     CheckResult, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet,
-    StoreError, StoreErrorKind, Timestamp, Window,
+    StoreError, StoreErrorKind, Timestamp, UsageKind, Window,
 };
 
 const START_MICROS: u64 = 1_790_000_000_123_456;
@@ -59,14 +59,16 @@ fn rule() -> impl Strategy<Value = Rule> {
     let id = prop_oneof![2 => "[a-z.-]{1,9}", 1 => r"[\s\S]{1,9}", 1 => r#"["\\%,;= \r\n]{1,9}"#];
     let limits = prop::collection::vec((r"[\s\S]{0,9}", limit()), 1..3);
     let cost = prop::option::weighted(0.2, 0..4u64);
-    (id, limits, cost, prop::bool::weighted(0.2), prop::bool::weighted(0.15)).prop_map(
-        |(id, limits, cost, shadow, security)| {
+    let format = prop::option::of(prop::sample::select(vec![ErrorFormat::Problem, ErrorFormat::OpenAi]));
+    (id, limits, cost, prop::bool::weighted(0.2), prop::bool::weighted(0.15), format).prop_map(
+        |(id, limits, cost, shadow, security, format)| {
             let named = limits.into_iter().enumerate().map(|(place, (name, limit))| {
                 // The names of the limits of a rule differ; the first may be empty.
                 (if place == 0 { name } else { format!("{name}{place}") }, limit)
             });
             let mut rule = Rule::from_limits(id, named).with_per(["user"]);
             rule = cost.into_iter().fold(rule, Rule::with_cost);
+            rule = format.into_iter().fold(rule, Rule::with_error_format);
             rule = if security { rule.with_security() } else { rule };
             if shadow { rule.with_mode(RuleMode::Shadow) } else { rule }
         },
@@ -170,18 +172,25 @@ fn check_lists(
 }
 
 /// Asserts the invariants of a rejection in one format.
-fn check_rejection(rejection: &Rejection, decision: &Decision, problem: bool) {
-    let media_type = if problem { "application/problem+json" } else { "application/json" };
+fn check_rejection(rejection: &Rejection, decision: &Decision, format: ErrorFormat) {
+    let problem = format == ErrorFormat::Problem;
     assert_eq!(rejection.status, 429);
     let (limits, about): (Headers, Headers) = rejection
         .headers
         .iter()
         .cloned()
         .partition(|(name, _)| name.starts_with("retry-after") || name.contains("ratelimit"));
-    assert_eq!(about, [("content-type", media_type.to_owned()), ("cache-control", "no-store".to_owned())]);
+    assert_eq!(about, [("content-type", format.media_type().to_owned()), ("cache-control", "no-store".to_owned())]);
     check_fields(&limits, decision);
 
     let body: Map<String, Value> = serde_json::from_str(&rejection.body).unwrap();
+    if format == ErrorFormat::OpenAi {
+        let members = |object: &Map<String, Value>| object.keys().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(members(&body), BTreeSet::from(["type", "error"].map(str::to_owned)));
+        let error = body["error"].as_object().unwrap();
+        assert_eq!(members(error), BTreeSet::from(["message", "type", "param", "code"].map(str::to_owned)));
+        return;
+    }
     let mut members = if problem { vec!["type", "title", "status", "detail"] } else { vec!["error", "message"] };
     if !is_security(decision) {
         members.push(if problem { "violated-policies" } else { "rule_id" });
@@ -220,9 +229,11 @@ fn the_examples_of_the_http_page_are_what_is_sent() {
         Limit::fixed_window(1000, Duration::from_secs(86_400)).unwrap(),
     );
     let login = Limit::sliding_log(1, Duration::from_secs(600)).unwrap();
+    let tokens = Limit::token_bucket(20_000, Rate::per_minute(20_000).unwrap()).unwrap();
     let rules = RuleSet::new([
         Rule::new("search", search).with_limit("day", day).with_action("search"),
         Rule::new("login", login).with_action("login").with_security(),
+        Rule::new("tokens-per-minute", tokens).with_action("ask").with_usage(UsageKind::Total),
     ]);
     let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limiter = Limiter::new(rules.unwrap(), MemoryStore::new().with_clock(clock.clone()));
@@ -241,11 +252,13 @@ fn the_examples_of_the_http_page_are_what_is_sent() {
     shows(&denied(&search, None));
     shows(&denied(&search, PROBLEM));
     shows(&denied(&search.with_cost(6), None));
+    assert!(limiter.check_now(&Request::new("ask").with_cost(20_000)).is_allowed());
+    shows(&denied(&Request::new("ask").with_cost(500), None));
     assert!(limiter.check_now(&Request::new("login")).is_allowed());
     clock.advance(Duration::from_secs(3));
     shows(&denied(&Request::new("login"), None));
     let error = StoreError::new(StoreErrorKind::Unavailable, "it is down");
-    let failed = policy.reject_unavailable(&error, None);
+    let failed = policy.reject_unavailable(&error, None, None);
     shows(&response_text("503 Service Unavailable", &failed.headers, &failed.body));
 }
 
@@ -265,9 +278,10 @@ proptest! {
             if decision.is_allowed() {
                 continue;
             }
-            for (accept, problem) in [(None, false), (PROBLEM, true)] {
+            let own = decision.error_format().unwrap_or_default();
+            for (accept, format) in [(None, own), (PROBLEM, ErrorFormat::Problem)] {
                 let rejection = policy.reject(&decision, None, accept);
-                check_rejection(&rejection, &decision, problem);
+                check_rejection(&rejection, &decision, format);
                 check_no_subject_is_named(&rejection, &decision);
             }
             if let Some(retry) = field(&headers, "retry-after") {
@@ -285,7 +299,7 @@ proptest! {
     fn any_accept_field_gets_a_body_that_parses(accept in r"[\s\S]{0,60}", named in any::<bool>()) {
         let accept = if named { format!("{accept},application/problem+json;q=0.5") } else { accept };
         let error = StoreError::new(StoreErrorKind::Unavailable, "it is down");
-        let rejection = HeaderPolicy::new().reject_unavailable(&error, Some(&accept));
+        let rejection = HeaderPolicy::new().reject_unavailable(&error, None, Some(&accept));
         let body: Map<String, Value> = serde_json::from_str(&rejection.body).unwrap();
         let problem = field(&rejection.headers, "content-type") == Some("application/problem+json");
         prop_assert_eq!(body.contains_key("error"), !problem);

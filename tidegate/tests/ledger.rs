@@ -2,6 +2,7 @@
 
 mod histories;
 mod missing_subjects;
+mod unverified;
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +16,8 @@ use tidegate::spi::{
     OutboxEntry, PARTITIONS, UnconfirmedEntry,
 };
 use tidegate::{
-    LedgerMode, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Period, Periods, Request, ReservationError, Rule,
-    RuleSet, StoreError, StoreErrorKind, Timestamp,
+    Ending, GrantError, LedgerMode, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Period, Periods, Request,
+    Rule, RuleSet, StoreError, StoreErrorKind, Timestamp,
 };
 
 /// A journal that remembers what it was told, and may be full.
@@ -46,12 +47,17 @@ struct TestStage {
     is_down: AtomicBool,
     refuses: AtomicBool,
     hangs: AtomicBool,
+    unverified: Mutex<Option<StoreErrorKind>>,
     confirmed: Mutex<Vec<UnconfirmedEntry>>,
     journaled: Mutex<Vec<OutboxEntry>>,
     names: Mutex<Vec<(AccountKey, String)>>,
 }
 
 impl LedgerStage for TestStage {
+    fn verified(&self) -> Result<(), StoreError> {
+        self.unverified.lock().unwrap().map_or(Ok(()), |kind| Err(StoreError::new(kind, "the ledger was not verified")))
+    }
+
     fn ready(&self) -> Result<(), StoreError> {
         if self.is_down.load(Ordering::Relaxed) {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "the ledger is down"));
@@ -147,10 +153,10 @@ impl Setup {
 #[test]
 fn every_change_is_recorded_once_with_its_amount() {
     let setup = setup(units(LedgerMode::Async));
-    let decision = wait(setup.limiter.check(&request(4))).unwrap();
+    let mut decision = wait(setup.limiter.check(&request(4))).unwrap();
     assert!(decision.is_allowed());
     assert!(!wait(setup.limiter.check(&request(7))).unwrap().is_allowed());
-    wait(setup.limiter.refund(decision.into_receipt())).unwrap();
+    wait(setup.limiter.end(&mut decision.take_grant(), &Ending::Refund)).unwrap();
     wait(setup.limiter.charge(&request(12))).unwrap();
     assert!(wait(setup.limiter.check(&request(0))).is_ok());
     let expected = [(EntryKind::Consume, 4, 0), (EntryKind::Release, -4, 0), (EntryKind::Consume, 12, 0)];
@@ -165,13 +171,13 @@ fn every_change_is_recorded_once_with_its_amount() {
 #[test]
 fn a_reservation_is_recorded_when_it_is_made_and_when_it_ends() {
     let setup = setup(units(LedgerMode::Async));
-    let reserve = |key| wait(setup.limiter.reserve(&request(4), Some(key))).unwrap().reservation().unwrap();
-    let (first, second) = (reserve("a"), reserve("b"));
+    let reserve = |key| wait(setup.limiter.reserve(&request(4), Some(key))).unwrap().take_grant();
+    let (mut first, mut second) = (reserve("a"), reserve("b"));
     let _ = reserve("a");
-    wait(setup.limiter.commit(&first, 3)).unwrap();
-    wait(setup.limiter.commit(&first, 3)).unwrap();
-    wait(setup.limiter.release_reservation(&second)).unwrap();
-    wait(setup.limiter.release_reservation(&second)).unwrap();
+    wait(setup.limiter.end(&mut first, &Ending::Commit(3.into()))).unwrap();
+    wait(setup.limiter.end(&mut first, &Ending::Commit(3.into()))).unwrap();
+    wait(setup.limiter.end(&mut second, &Ending::Release)).unwrap();
+    wait(setup.limiter.end(&mut second, &Ending::Release)).unwrap();
     let entries = setup.entries();
     let kinds: Vec<_> = entries.iter().map(|entry| (entry.kind, entry.amount, entry.held)).collect();
     let expected =
@@ -188,9 +194,9 @@ fn a_late_commit_is_recorded_in_the_period_before() {
     setup.clock.set(NOON.plus(Duration::from_secs(43_190 - 14_400)));
     let midnight = Periods::utc(Period::Day).end_after(setup.store.now());
     setup.clock.set(Timestamp::from_micros(midnight.as_micros() - 10_000_000));
-    let reservation = wait(setup.limiter.reserve(&request(4), None)).unwrap().reservation().unwrap();
+    let mut reservation = wait(setup.limiter.reserve(&request(4), None)).unwrap().take_grant();
     setup.clock.set(Timestamp::from_micros(midnight.as_micros() + 10_000_000));
-    wait(setup.limiter.commit(&reservation, 12)).unwrap();
+    wait(setup.limiter.end(&mut reservation, &Ending::Commit(12.into()))).unwrap();
     let commit = &setup.entries()[1];
     assert_eq!((commit.kind, commit.amount, commit.late_amount), (EntryKind::Commit, 0, 12));
     assert_eq!(commit.period, setup.entries()[0].period + 1);
@@ -246,7 +252,7 @@ fn a_sync_request_that_the_ledger_does_not_confirm_is_refunded() {
     assert_eq!(setup.remaining(), Some(10));
     assert_eq!(setup.amounts(), [(EntryKind::Consume, 4, 0), (EntryKind::Release, -4, 0)]);
     let error = wait(setup.limiter.reserve(&request(4), None)).unwrap_err();
-    assert!(matches!(error, ReservationError::Store(_)));
+    assert!(matches!(error, GrantError::Store(_)));
     assert_eq!(setup.remaining(), Some(10));
 }
 
@@ -337,12 +343,12 @@ fn a_rebuilt_state_decides_as_before_the_loss() {
 #[test]
 fn a_take_from_before_a_loss_does_not_go_back() {
     let before = setup(units(LedgerMode::Async));
-    let receipt = wait(before.limiter.check(&request(4))).unwrap().into_receipt();
+    let mut receipt = wait(before.limiter.check(&request(4))).unwrap().take_grant();
     let partition = before.entries()[0].id.partition;
     let after = setup_with(units(LedgerMode::Async));
     wait(after.store.rebuild_partition(partition, 8, &[])).unwrap();
     assert!(wait(after.limiter.check(&request(4))).unwrap().is_allowed());
-    wait(after.limiter.refund(receipt)).unwrap();
+    wait(after.limiter.end(&mut receipt, &Ending::Refund)).unwrap();
     assert_eq!((after.remaining(), after.amounts()), (Some(6), vec![(EntryKind::Consume, 4, 0)]));
 }
 

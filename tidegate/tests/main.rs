@@ -3,7 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 #[cfg(not(loom))]
+mod error_formats;
+#[cfg(not(loom))]
 mod fallback;
+#[cfg(not(loom))]
+mod grants;
 #[cfg(not(loom))]
 mod http_contract;
 #[cfg(not(loom))]

@@ -202,9 +202,9 @@ fn a_refund_does_not_return_units_to_an_overflow_bucket() {
     let (limiter, _) = with_anonymous_rule(AnonymousBounds::default(), 1);
     let check = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
     assert!(check("ann").is_allowed());
-    let shared = check("bob");
+    let mut shared = check("bob");
     assert!(shared.checks()[0].is_overflowed());
-    let receipt = shared.into_receipt();
+    let receipt = shared.take_grant();
     assert!(receipt.is_empty());
     assert_eq!(check("carl").remaining(), Some(1));
 }

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use tidegate::{
-    AnonymousBounds, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, ReservationError, Rule,
-    RuleSet, Secret, Timestamp,
+    AnonymousBounds, Decision, Ending, GrantError, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Retake,
+    Rule, RuleSet, Secret, Timestamp,
 };
 
 const MAX_KEYS: usize = 20_000;
@@ -150,20 +150,20 @@ fn slots_of_newcomers_are_held_renewed_and_released_in_overflow_buckets() {
         remaining
     };
     let _full = limiter.check_now(&of("192.0.2.1"));
-    let newcomer = limiter.check_now(&of("198.51.100.7"));
+    let mut newcomer = limiter.check_now(&of("198.51.100.7"));
     assert!(newcomer.checks().iter().all(tidegate::CheckResult::is_overflowed));
     assert_eq!(slots("198.51.100.7"), [1, 8, 1, 8]);
-    let lease = newcomer.lease().unwrap();
+    let mut lease = newcomer.take_grant();
     for _ in 0..4 {
         clock.advance(LEASE / 2);
-        ready(limiter.renew(&lease)).unwrap();
+        ready(limiter.renew(&lease, Retake::No)).unwrap();
         let _full = limiter.check_now(&of("192.0.2.1"));
     }
     assert_eq!(slots("198.51.100.7"), [1, 8, 1, 8]);
-    ready(limiter.release(lease)).unwrap();
+    ready(limiter.end(&mut lease, &Ending::Release)).unwrap();
     assert_eq!(slots("198.51.100.7"), [2, 9, 2, 9]);
     // A refund of the whole request releases them, too.
-    ready(limiter.refund(limiter.check_now(&of("198.51.100.7")).into_receipt())).unwrap();
+    ready(limiter.end(&mut limiter.check_now(&of("198.51.100.7")).take_grant(), &Ending::Refund)).unwrap();
     assert_eq!(slots("198.51.100.7"), [2, 9, 2, 9]);
 }
 
@@ -187,13 +187,13 @@ fn reservations_of_newcomers_are_held_and_refused_in_overflow_buckets() {
     }
     assert_eq!(limiter.store().keys(), keys);
     let newcomer = |cost| of("203.0.113.9", cost);
-    let decision = ready(limiter.reserve(&newcomer(60), Some("k"))).unwrap();
+    let mut decision = ready(limiter.reserve(&newcomer(60), Some("k"))).unwrap();
     assert!(decision.is_allowed() && is_overflowed(&decision));
     let other_cost = ready(limiter.reserve(&newcomer(50), Some("k")));
-    assert!(matches!(other_cost, Err(ReservationError::KeyReused)), "{other_cost:?}");
-    ready(limiter.commit(&decision.reservation().unwrap(), 10)).unwrap();
+    assert!(matches!(other_cost, Err(GrantError::KeyReused)), "{other_cost:?}");
+    ready(limiter.end(&mut decision.take_grant(), &Ending::Commit(10.into()))).unwrap();
     let ended = ready(limiter.reserve(&newcomer(60), Some("k")));
-    assert!(matches!(ended, Err(ReservationError::AlreadyEnded)), "{ended:?}");
+    assert!(matches!(ended, Err(GrantError::AlreadyEnded)), "{ended:?}");
 }
 
 /// The result of a future that does not wait.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::{
-    AnonymousBounds, Decision, Limit, Limiter, ManualClock, MemoryStore, Penalty, Rate, Request, Rule, RuleMode,
-    RuleSet, Timestamp,
+    AnonymousBounds, Decision, Ending, Limit, Limiter, ManualClock, MemoryStore, Penalty, Rate, Request, Rule,
+    RuleMode, RuleSet, Timestamp,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -170,11 +170,11 @@ fn newcomers_in_a_full_store_are_limited_together_but_never_blocked() {
 fn a_refund_gives_back_the_cost_but_no_strike() {
     let clock = clock();
     let limiter = limiter([by_address()], &clock);
-    let first = attempt(&limiter, "192.0.2.7", "ann");
-    let second = attempt(&limiter, "192.0.2.7", "ann");
+    let mut first = attempt(&limiter, "192.0.2.7", "ann");
+    let mut second = attempt(&limiter, "192.0.2.7", "ann");
     assert!(!is_allowed(&limiter, "192.0.2.7", "ann") && !is_allowed(&limiter, "192.0.2.7", "ann"));
-    limiter.refund_soon(first.into_receipt());
-    limiter.refund_soon(second.into_receipt());
+    limiter.spawn_end(first.take_grant(), &Ending::Refund);
+    limiter.spawn_end(second.take_grant(), &Ending::Refund);
     assert!(is_allowed(&limiter, "192.0.2.7", "ann") && is_allowed(&limiter, "192.0.2.7", "ann"));
     assert_eq!(attempt(&limiter, "192.0.2.7", "ann").retry_after(), Some(MINUTE), "the third strike");
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::spi::Outcome;
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet, Timestamp, Window};
+use tidegate::{
+    Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp, Window,
+};
 
 /// Two seconds before the year 2028, so that histories cross the turn of a month and a year.
 const START_MICROS: u64 = 1_830_297_598_000_000;
@@ -46,12 +48,12 @@ impl Subject {
     }
 
     /// Takes `cost`; the receipt is empty if that was denied.
-    fn take_for_receipt(&self, cost: u64) -> Receipt {
-        self.limiter.check_now(&Request::new("").with_cost(cost)).into_receipt()
+    fn take_for_receipt(&self, cost: u64) -> Grant {
+        self.limiter.check_now(&Request::new("").with_cost(cost)).take_grant()
     }
 
-    fn refund(&self, receipt: Receipt) {
-        poll_once(self.limiter.refund(receipt));
+    fn refund(&self, mut receipt: Grant) {
+        poll_once(self.limiter.end(&mut receipt, &Ending::Refund));
     }
 
     fn charge(&self, cost: u64) {
@@ -99,16 +101,16 @@ fn after(limit: Limit, requests: &[(u64, u64)]) -> (Subject, u64) {
 fn run(limit: Limit, requests: &[(u64, u64)], refunds: &[(usize, usize)]) -> Vec<Admitted> {
     let subject = Subject::new(limit);
     let mut now = START_MICROS;
-    let mut taken: Vec<(Option<Receipt>, Admitted)> = Vec::new();
+    let mut taken: Vec<(Option<Grant>, Admitted)> = Vec::new();
     for (number, (gap, cost)) in requests.iter().enumerate() {
         now += gap;
         subject.set(now);
-        let decision = subject.limiter.check_now(&Request::new("").with_cost(*cost));
+        let mut decision = subject.limiter.check_now(&Request::new("").with_cost(*cost));
         let outcome = *decision.checks()[0].outcome();
         assert!(outcome.remaining <= outcome.limit);
         let cost = if outcome.admitted { *cost } else { 0 };
         let admitted = Admitted { at: now, cost, delay: outcome.delay.as_micros() as u64 };
-        taken.push((Some(decision.into_receipt()), admitted));
+        taken.push((Some(decision.take_grant()), admitted));
         for (_, which) in refunds.iter().filter(|(after, which)| *after == number && *which <= number) {
             if let Some(receipt) = taken[*which].0.take() {
                 subject.refund(receipt);

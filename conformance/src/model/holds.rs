@@ -1,6 +1,7 @@
 //! The holds of reservations beside any limit: who holds how much, since when, and how it ended.
 
-use tidegate::spi::algorithm::holds::{HoldEnding, HoldStatus, HoldsSummary, MAX_RESERVATIONS};
+use tidegate::spi::algorithm::AdjustmentOutcome;
+use tidegate::spi::algorithm::holds::{HoldStatus, HoldsSummary, MAX_RESERVATIONS};
 
 use super::too_far_ahead;
 
@@ -98,7 +99,7 @@ impl Holds {
     }
 
     /// Ends a hold. The end is remembered if it is `keyed`.
-    pub(super) fn end(&mut self, moment: Moment, owner: u64, ended: HoldStatus, keyed: bool) -> HoldEnding {
+    pub(super) fn end(&mut self, moment: Moment, owner: u64, ended: HoldStatus, keyed: bool) -> AdjustmentOutcome {
         let status = self.status(moment, owner);
         if let HoldStatus::Open(_) = status {
             self.write(moment);
@@ -107,15 +108,15 @@ impl Holds {
             } else {
                 self.list.retain(|hold| hold.owner != owner);
             }
-            return HoldEnding::Ended;
+            return AdjustmentOutcome::Applied;
         }
         if self.is_stale(moment) {
             self.write(moment);
         }
         match status {
-            HoldStatus::Absent => HoldEnding::NotFound,
-            status if status == ended => HoldEnding::Repeated,
-            _ => HoldEnding::Differs,
+            HoldStatus::Absent => AdjustmentOutcome::NotFound,
+            status if status == ended => AdjustmentOutcome::Repeated,
+            _ => AdjustmentOutcome::Differs,
         }
     }
 

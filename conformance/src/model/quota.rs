@@ -119,6 +119,10 @@ impl Quota {
         self.at(now).used
     }
 
+    pub(super) fn is_in_debt(&self, now: u64) -> bool {
+        self.at(now).debt > 0
+    }
+
     pub(super) fn fits(&self, request: ModelRequest) -> bool {
         let Self { used, debt, .. } = self.at(request.now);
         let is_free = request.cost == 0;

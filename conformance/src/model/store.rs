@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tidegate::spi::algorithm::holds::{HoldEnding, HoldStatus, HoldsSummary};
-use tidegate::spi::algorithm::{FractionalMicros, HoldOp, Op, TakePosition};
+use tidegate::spi::algorithm::holds::{HoldStatus, HoldsSummary};
+use tidegate::spi::algorithm::{AdjustmentOutcome, FractionalMicros, HoldOp, Op, TakePosition};
 use tidegate::spi::{
-    Adjustment, Check, CheckVerdict, HoldRefusal, Key, MAX_AMOUNT, OutstandingHolds, Plan, PlanMode, Role, Store,
-    Verdict,
+    Adjustment, AdjustmentResults, Check, CheckVerdict, HoldRefusal, Key, MAX_AMOUNT, OutstandingHolds, Plan, PlanMode,
+    Role, Store, Verdict,
 };
 use tidegate::{Clock, Limit, ManualClock, Rate, StoreError};
 
@@ -156,8 +156,12 @@ impl ModelStore {
                 && !(is_repeat && own.is_taken_before());
             let is_denied = consume && !admitted;
             let (mut after, mut holds, mut position) = (before.clone(), own.holds.clone(), TakePosition::default());
-            let (mut held, mut is_written) = (own.held, is_denied && own.is_rebased && !before.fits(request));
-            if consumed || is_denied && holds.is_stale(*moment) {
+            // The limit is not asked about what was reserved before.
+            let is_asked = !keeps || own.status == HoldStatus::Absent;
+            let is_rewritten = is_asked && (own.is_rebased || before.is_in_debt(micros));
+            let (mut held, mut is_written) = (own.held, is_denied && is_rewritten && !before.fits(request));
+            // A repeat changes nothing, but what lies too far ahead.
+            if consumed && !own.is_open() || (consumed || is_denied) && holds.is_stale(*moment) {
                 holds.write(*moment);
             }
             if consumed && *keeps {
@@ -197,8 +201,22 @@ impl ModelStore {
         Verdict::new(now, granted, verdicts).with_repeat(is_repeat)
     }
 
-    /// Commits or releases a hold, or releases a slot.
-    fn end_hold(&self, Adjustment { key, limit, op, .. }: &Adjustment<'_>) -> HoldEnding {
+    /// Charges, refunds or renews.
+    fn adjust(&self, Adjustment { key, limit, op, .. }: &Adjustment<'_>) -> AdjustmentOutcome {
+        let (now, mut states) = (self.clock.now().as_micros(), self.states.lock().unwrap());
+        let state = state_of(&mut states, key, limit);
+        let is_changed = apply(&mut state.model, now, limit, *op);
+        if is_changed {
+            let moment = state.moment(now);
+            state.holds.write(moment);
+        }
+        // Only slots can be missing.
+        let is_found = is_changed || !limit.has_slots() || matches!(op, Op::Charge { .. });
+        if is_found { AdjustmentOutcome::Applied } else { AdjustmentOutcome::NotFound }
+    }
+
+    /// Commits or releases a hold.
+    fn end_hold(&self, Adjustment { key, limit, op, .. }: &Adjustment<'_>) -> AdjustmentOutcome {
         let (now, mut states) = (self.clock.now().as_micros(), self.states.lock().unwrap());
         let state = state_of(&mut states, key, limit);
         let (ended, position, cost) = match *op {
@@ -206,15 +224,12 @@ impl ModelStore {
                 (HoldStatus::Committed(cost.min(MAX_AMOUNT)), position, Some(cost.min(MAX_AMOUNT)))
             }
             Op::Hold(HoldOp::Release { position }) => (HoldStatus::Released, position, None),
-            _ => {
-                let is_held = apply(&mut state.model, now, limit, *op);
-                return if is_held { HoldEnding::Ended } else { HoldEnding::NotFound };
-            }
+            _ => panic!("{op:?} ends no hold"),
         };
         let moment = state.moment(now);
         let made_at = state.holds.made_at(moment, position.index());
         let ending = state.holds.end(moment, position.index(), ended, position.is_keyed_hold());
-        if let (HoldEnding::Ended, Some(cost), Some(made_at)) = (ending, cost, made_at) {
+        if let (AdjustmentOutcome::Applied, Some(cost), Some(made_at)) = (ending, cost, made_at) {
             state.model.charge_reserved(now, cost, made_at, position.overflow_bucket().is_some());
         }
         ending
@@ -236,40 +251,27 @@ impl Store for ModelStore {
         Ok(self.run(plan))
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.adjust_soon(adjustments);
-        Ok(())
-    }
-
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        let (now, mut states) = (self.clock.now().as_micros(), self.states.lock().unwrap());
-        let is_stuck = |adjustment: &Adjustment<'_>| match adjustment.op {
-            Op::Refund { position, .. } if adjustment.bundled => states
-                .get(&name(&adjustment.key))
-                .is_some_and(|state| state.model.is_stuck(now, inward(adjustment.limit, position))),
+    async fn apply(&self, adjustments: &[Adjustment<'_>]) -> AdjustmentResults {
+        let now = self.clock.now().as_micros();
+        let is_stuck = |one: &Adjustment<'_>| match one.op {
+            Op::Refund { position, .. } if one.bundled => {
+                let states = self.states.lock().unwrap();
+                let state = states.get(&name(&one.key));
+                state.is_some_and(|state| state.model.is_stuck(now, inward(one.limit, position)))
+            }
             _ => false,
         };
         let stays_taken = adjustments.iter().any(is_stuck);
-        let applied = adjustments.iter().filter(|adjustment| !(adjustment.bundled && stays_taken));
-        for Adjustment { key, limit, op, .. } in applied {
-            let state = state_of(&mut states, key, limit);
-            if apply(&mut state.model, now, limit, *op) {
-                let moment = state.moment(now);
-                state.holds.write(moment);
-            }
-        }
-    }
-
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        let (now, mut states) = (self.clock.now().as_micros(), self.states.lock().unwrap());
-        let update = |Adjustment { key, limit, op, .. }: &Adjustment<'_>| {
-            apply(&mut state_of(&mut states, key, limit).model, now, limit, *op)
+        let apply_one = |one: &Adjustment<'_>| match one.op {
+            _ if one.bundled && stays_taken => AdjustmentOutcome::NotFound,
+            Op::Hold(_) => self.end_hold(one),
+            _ => self.adjust(one),
         };
-        Ok(updates.iter().map(update).collect())
+        adjustments.iter().map(apply_one).collect()
     }
 
-    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
-        Ok(endings.iter().map(|ending| self.end_hold(ending)).collect())
+    fn spawn_apply(&self, _: &[Adjustment<'_>]) {
+        panic!("histories apply nothing in the background");
     }
 
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {

@@ -6,8 +6,8 @@ use conformance::pure_store::PureStore;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{decide_all, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind};
 use tidegate::ManualClock;
-use tidegate::spi::algorithm::holds::{HoldEnding, MAX_RESERVATIONS};
-use tidegate::spi::algorithm::{HoldOp, Op};
+use tidegate::spi::algorithm::holds::MAX_RESERVATIONS;
+use tidegate::spi::algorithm::{AdjustmentOutcome, HoldOp, Op};
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, ReservationTerms, Store};
 
 use super::{subject, two_stores};
@@ -31,7 +31,7 @@ async fn equal_plans_of_a_batch_are_decided_beside_holds_as_one_by_one() {
                     assert_eq!(store.decide(&reservation).await.unwrap().granted(), 1, "{limit:?}");
                     // Quotas are above the limit then, and others full.
                     let late = Check::new(&gate, subject(1), if cost == 0 { 60 } else { 0 });
-                    store.adjust(&[Adjustment::charge(&late)]).await.unwrap();
+                    store.apply(&[Adjustment::charge(&late)]).await.outcomes().unwrap();
                 }
                 let plans: Vec<Plan<'_>> = (0..copies).map(|_| plan(cost)).collect();
                 let (order, verdicts) = stores[0].decide_batch(&plans).await;
@@ -99,8 +99,8 @@ async fn a_list_that_is_full_forgets_its_oldest_end_and_denies_if_all_are_open()
         let commit = async |number: u64| {
             let commit = HoldOp::Commit { cost: 1, position: terms(number).position() };
             let commit = [Adjustment::new(&check, Op::Hold(commit))];
-            let ending = store.end_holds(&commit).await.unwrap();
-            assert_eq!(ending, rust.end_holds(&commit).await.unwrap(), "{kind:?}");
+            let ending = store.apply(&commit).await.outcomes().unwrap();
+            assert_eq!(ending, rust.apply(&commit).await.outcomes().unwrap(), "{kind:?}");
             ending[0]
         };
         let max = MAX_RESERVATIONS as u64;
@@ -113,9 +113,9 @@ async fn a_list_that_is_full_forgets_its_oldest_end_and_denies_if_all_are_open()
         }
         assert!(!decide(&reserve(max + 1)).await, "all are open");
         assert!(decide(&Plan::new([check]).unwrap()).await, "other requests pass");
-        assert_eq!([commit(9).await, commit(7).await], [HoldEnding::Ended, HoldEnding::Ended]);
+        assert_eq!([commit(9).await, commit(7).await], [AdjustmentOutcome::Applied, AdjustmentOutcome::Applied]);
         assert!(decide(&reserve(max + 1)).await, "the end of 7, which was reserved first, is forgotten");
-        assert_eq!([commit(7).await, commit(9).await], [HoldEnding::NotFound, HoldEnding::Repeated]);
+        assert_eq!([commit(7).await, commit(9).await], [AdjustmentOutcome::NotFound, AdjustmentOutcome::Repeated]);
         assert!(decide(&reserve(7)).await && !decide(&reserve(max + 2)).await, "all are open again");
         clock.advance(HOLD_TTL);
         assert!(decide(&reserve(1)).await, "all have run out");

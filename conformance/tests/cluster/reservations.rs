@@ -5,6 +5,7 @@ use std::sync::Arc;
 use conformance::server::Kind;
 use conformance::suite::{MAX_WAIT, wait_until_reachable};
 use conformance::topology::Cluster;
+use tidegate::Ending;
 use tidegate::spi::{Adjustment, Store};
 
 use super::{kill_clients, on_two_servers, pause_writes, remaining, request_of, resume, wait_for_paused_command};
@@ -16,13 +17,13 @@ async fn a_repeated_reservation_that_is_denied_in_one_slot_keeps_the_holds_of_th
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let (limiter, _) = on_two_servers(&cluster).await;
     let (store, request) = (limiter.store(), request_of("").with_cost(3));
-    let reservation = limiter.reserve(&request, Some("k")).await.unwrap().reservation().unwrap();
+    let mut reservation = limiter.reserve(&request, Some("k")).await.unwrap().take_grant();
     let all = limiter.plan(&request_of("").with_cost(5));
     store.forget(&[*all.checks()[1].key()]).await.unwrap();
-    store.adjust(&[Adjustment::charge(&all.checks()[1])]).await.unwrap();
+    store.apply(&[Adjustment::charge(&all.checks()[1])]).await.outcomes().unwrap();
     assert!(!limiter.reserve(&request, Some("k")).await.unwrap().is_allowed());
     assert_eq!(remaining(&limiter, "").await, [2, 0]);
-    limiter.commit(&reservation, 2).await.unwrap();
+    limiter.end(&mut reservation, &Ending::Commit(2.into())).await.unwrap();
     assert_eq!(remaining(&limiter, "").await, [3, 0]);
     // A first reservation that is denied holds nothing.
     assert!(!limiter.reserve(&request, Some("other")).await.unwrap().is_allowed());
@@ -45,9 +46,9 @@ async fn a_reservation_that_fails_in_one_slot_keeps_its_holds_for_the_repeat() {
     assert!(pending.await.unwrap().unwrap().degraded().is_some(), "the store has failed");
     wait_until_reachable(&limiter).await;
     assert_eq!(remaining(&limiter, "").await, [2, 5]);
-    let reservation = limiter.reserve(&request(), Some("k")).await.unwrap().reservation().unwrap();
+    let mut reservation = limiter.reserve(&request(), Some("k")).await.unwrap().take_grant();
     assert_eq!(remaining(&limiter, "").await, [2, 2]);
-    limiter.commit(&reservation, 1).await.unwrap();
+    limiter.end(&mut reservation, &Ending::Commit(1.into())).await.unwrap();
     assert_eq!(remaining(&limiter, "").await, [4, 4]);
 }
 
@@ -58,7 +59,7 @@ async fn the_hold_of_a_denied_reservation_is_released_after_a_failure() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let (limiter, [mut first, mut second]) = on_two_servers(&cluster).await;
     let empty = limiter.plan(&request_of("").with_cost(5));
-    limiter.store().adjust(&[Adjustment::charge(&empty.checks()[1])]).await.unwrap();
+    limiter.store().apply(&[Adjustment::charge(&empty.checks()[1])]).await.outcomes().unwrap();
     pause_writes(&mut second);
     let limiter_of_task = Arc::clone(&limiter);
     let pending = tokio::spawn(async move { limiter_of_task.reserve(&request_of(""), None).await });

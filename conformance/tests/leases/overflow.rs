@@ -6,8 +6,8 @@ use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, long_timeout_options};
 use tidegate::spi::{Adjustment, Store};
 use tidegate::{
-    AnonymousBounds, Decision, Lease, LeaseError, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request,
-    Reservation, ReservationError, Rule, RuleSet,
+    AnonymousBounds, Decision, Ending, Grant, GrantError, Limit, Limiter, ManualClock, MemoryStore, Rate, Request,
+    Retake, Rule, RuleSet,
 };
 use tidegate_redis::RedisStore;
 
@@ -36,19 +36,18 @@ async fn slots_of_newcomers_are_held_renewed_and_released_in_overflow_buckets() 
         for anonymous in [false, true] {
             let clock = ManualClock::starting_at(START);
             let limiter = full_limiter(&server, &clock, anonymous).await;
-            let decision = ask(&limiter, "198.51.100.7").await;
+            let mut decision = ask(&limiter, "198.51.100.7").await;
             assert!(decision.is_allowed() && decision.checks()[0].is_overflowed());
-            let lease = decision.lease().unwrap();
-            let bytes = lease.stored().to_bytes();
-            let copy = Lease::from_stored(Receipt::from_bytes(&bytes).unwrap(), limiter.rules()).unwrap();
+            let mut lease = decision.take_grant();
+            let mut copy = Grant::from_bytes(&lease.to_bytes()).unwrap();
             for _ in 0..4 {
                 clock.advance(LEASE / 2);
-                limiter.renew(&lease).await.unwrap();
+                limiter.renew(&lease, Retake::No).await.unwrap();
             }
             assert_eq!(remaining(&limiter).await, 1, "it is held for as long as it is renewed");
-            limiter.release(copy).await.unwrap();
+            limiter.end(&mut copy, &Ending::Release).await.unwrap();
             assert_eq!(remaining(&limiter).await, 2);
-            assert!(matches!(limiter.release(lease).await, Err(LeaseError::NotHeld)));
+            assert!(matches!(limiter.end(&mut lease, &Ending::Release).await, Err(GrantError::NotHeld)));
         }
     }
 }
@@ -65,14 +64,13 @@ async fn reservations_of_newcomers_are_held_and_committed_in_overflow_buckets() 
             let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
             assert!(ask(&limiter, "192.0.2.1").await.is_allowed() && ask(&limiter, "192.0.2.2").await.is_allowed());
             let request = Request::new("").with_attribute("ip", "198.51.100.7").with_cost(60);
-            let decision = limiter.reserve(&request, Some("a")).await.unwrap();
+            let mut decision = limiter.reserve(&request, Some("a")).await.unwrap();
             assert!(decision.is_allowed() && decision.checks()[0].is_overflowed());
             let again = limiter.reserve(&request, Some("a")).await.unwrap();
             assert_eq!((decision.remaining(), again.remaining()), (Some(40), Some(40)));
-            let bytes = decision.reservation().unwrap().stored().to_bytes();
-            let copy = Reservation::from_stored(Receipt::from_bytes(&bytes).unwrap(), limiter.rules()).unwrap();
-            limiter.commit(&copy, 10).await.unwrap();
-            limiter.commit(&copy, 10).await.unwrap();
+            let mut copy = Grant::from_bytes(&decision.take_grant().to_bytes()).unwrap();
+            limiter.end(&mut copy, &Ending::Commit(10.into())).await.unwrap();
+            limiter.end(&mut copy, &Ending::Commit(10.into())).await.unwrap();
             let peek = Request::new("").with_attribute("ip", "198.51.100.7");
             assert_eq!(limiter.peek(&peek).await.unwrap().remaining(), Some(90));
         }
@@ -101,20 +99,20 @@ async fn repeat_in_overflow_bucket(store: impl Store, clock: &ManualClock) {
         let _ = limiter.reserve(&Request::new("").with_attribute("user", &user), None).await.unwrap();
     }
     let request = Request::new("").with_attribute("user", "new").with_cost(60);
-    let first = limiter.reserve(&request, Some("a")).await.unwrap();
+    let mut first = limiter.reserve(&request, Some("a")).await.unwrap();
     assert!(first.is_allowed() && first.checks()[0].is_overflowed());
-    let reservation = first.reservation().unwrap();
+    let mut reservation = first.take_grant();
     for _ in 0..20 {
         clock.advance(rotation);
-        let again = limiter.reserve(&request, Some("a")).await.unwrap();
+        let mut again = limiter.reserve(&request, Some("a")).await.unwrap();
         assert!(again.checks()[0].is_overflowed());
-        assert_eq!(again.reservation().unwrap(), reservation, "in the same bucket");
+        assert_eq!(again.take_grant(), reservation, "in the same bucket");
     }
-    limiter.commit(&reservation, 10).await.unwrap();
+    limiter.end(&mut reservation, &Ending::Commit(10.into())).await.unwrap();
     for _ in 0..20 {
         clock.advance(rotation);
         let again = limiter.reserve(&request, Some("a")).await;
-        assert!(matches!(again, Err(ReservationError::AlreadyEnded)));
+        assert!(matches!(again, Err(GrantError::AlreadyEnded)));
     }
 }
 
@@ -129,7 +127,7 @@ async fn the_slot_of_a_newcomer_that_went_away_during_the_decision_is_released()
         assert!(limiter.store().decide(&plan).await.unwrap().checks()[0].overflowed);
         assert_eq!(remaining(&limiter).await, 1);
         let release = Adjustment::release(&plan.checks()[0], plan.lease_owner().unwrap());
-        limiter.store().adjust(&[release]).await.unwrap();
+        limiter.store().apply(&[release]).await.outcomes().unwrap();
         assert_eq!(remaining(&limiter).await, 2);
     }
 }

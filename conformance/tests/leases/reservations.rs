@@ -5,7 +5,7 @@ use std::time::Duration;
 use conformance::server::{KINDS, Server};
 use conformance::suite::{MAX_WAIT, key_name, left, long_timeout_options, on_every_store};
 use tidegate::spi::Store;
-use tidegate::{Limit, Limiter, Period, Periods, Rate, Request, ReservationError, Rule, RuleSet, Timestamp};
+use tidegate::{Ending, GrantError, Limit, Limiter, Period, Periods, Rate, Request, Rule, RuleSet, Timestamp};
 use tidegate_redis::RedisStore;
 
 /// Otherwise one hold would stand for two actions, and the second would take no place in its queue.
@@ -54,6 +54,38 @@ async fn a_repeated_reservation_takes_no_second_place_in_a_queue() {
     .await;
 }
 
+/// The rules of the slots and of the line have no subject, so that their keys are in other slots of a cluster than the two others, and are
+/// asked first. Otherwise a client could free the slot of work that goes on, by its own key and another cost, or wait twice.
+#[tokio::test]
+async fn a_repeated_or_reused_key_changes_no_slot_and_no_place_in_a_queue() {
+    on_every_store(async |fixture| {
+        let queue = |places: u64| Limit::leaky_bucket(Rate::per_hour(1).unwrap(), places - 1).unwrap();
+        let limiter = fixture.limiter_of([
+            Rule::new("tokens", Limit::token_bucket(100, Rate::per_hour(1).unwrap()).unwrap()).with_per(["tenant"]),
+            Rule::new("queue", queue(30)).with_per(["tenant"]),
+            Rule::new("slots", Limit::concurrency(20, Duration::from_secs(3600)).unwrap()),
+            Rule::new("line", queue(10)),
+        ]);
+        let request = |cost| Request::new("").with_attribute("tenant", "acme").with_cost(cost);
+        let left = async || {
+            let peek = limiter.peek(&request(1)).await.unwrap();
+            peek.checks().iter().map(|check| check.outcome().remaining).collect::<Vec<_>>()
+        };
+        let mut first = limiter.reserve(&request(10), Some("K1")).await.unwrap().take_grant();
+        for cost in [0, 1, 10, 11] {
+            match limiter.reserve(&request(cost), Some("K1")).await {
+                Ok(decision) => assert!(decision.is_allowed() && cost == 10, "{cost}"),
+                Err(error) => assert!(matches!(error, GrantError::KeyReused) && cost != 10, "{cost}: {error}"),
+            }
+            assert_eq!(left().await, [90, 20, 10, 0], "{cost}");
+        }
+        limiter.end(&mut first, &Ending::Commit(10.into())).await.unwrap();
+        assert!(matches!(limiter.reserve(&request(10), Some("K1")).await, Err(GrantError::AlreadyEnded)));
+        assert_eq!(left().await, [90, 20, 20, 0]);
+    })
+    .await;
+}
+
 /// One limit has forgotten the end, as after a failover or by the bound of remembered ends. The other one refuses, and nobody would end a hold that
 /// the call has made under the first.
 #[tokio::test]
@@ -63,11 +95,11 @@ async fn a_reservation_that_is_refused_holds_nothing_under_a_limit_that_has_forg
         let limiter = fixture.limiter_of(["a", "b"].map(|rule| Rule::new(rule, tokens)));
         let request = Request::new("").with_cost(10);
         for (forgotten, key) in ["K1", "K2"].into_iter().enumerate() {
-            let reservation = limiter.reserve(&request, Some(key)).await.unwrap().reservation().unwrap();
-            limiter.commit(&reservation, 10).await.unwrap();
+            let mut reservation = limiter.reserve(&request, Some(key)).await.unwrap().take_grant();
+            limiter.end(&mut reservation, &Ending::Commit(10.into())).await.unwrap();
             limiter.store().forget(&[*limiter.plan(&request).checks()[forgotten].key()]).await.unwrap();
             let again = limiter.reserve(&request, Some(key)).await;
-            assert!(matches!(again, Err(ReservationError::AlreadyEnded)));
+            assert!(matches!(again, Err(GrantError::AlreadyEnded)));
             let outstanding = limiter.outstanding(&request).await.unwrap();
             assert_eq!(outstanding.iter().map(|one| one.reservations).collect::<Vec<_>>(), [0, 0], "{key}");
         }
@@ -84,15 +116,15 @@ async fn a_commit_after_a_change_of_the_period_charges_the_new_count_once_beside
         let limiter = |period| fixture.limiter_of([Rule::new("tokens", bucket), Rule::new("calendar", quota(period))]);
         let request = Request::new("").with_cost(80);
         let (before, after) = (limiter(Period::Month), limiter(Period::Year));
-        let reservation = before.reserve(&request, Some("k")).await.unwrap().reservation().unwrap();
+        let mut reservation = before.reserve(&request, Some("k")).await.unwrap().take_grant();
         for _ in 0..3 {
-            after.commit(&reservation, 70).await.unwrap();
+            after.end(&mut reservation, &Ending::Commit(70.into())).await.unwrap();
             assert_eq!(remaining(&after).await, [30, 30]);
         }
-        assert!(matches!(after.commit(&reservation, 71).await, Err(ReservationError::AlreadyEnded)));
+        assert!(matches!(after.end(&mut reservation, &Ending::Commit(71.into())).await, Err(GrantError::AlreadyEnded)));
         // Without a key, an earlier call may have committed what is not found.
-        let reservation = before.reserve(&Request::new("").with_cost(10), None).await.unwrap().reservation().unwrap();
-        after.commit(&reservation, 10).await.unwrap();
+        let mut reservation = before.reserve(&Request::new("").with_cost(10), None).await.unwrap().take_grant();
+        after.end(&mut reservation, &Ending::Commit(10.into())).await.unwrap();
         assert_eq!(remaining(&after).await, [20, 30]);
     })
     .await;
@@ -103,18 +135,17 @@ async fn the_end_of_a_reservation_whose_rules_were_all_changed_or_removed_is_not
     on_every_store(async |fixture| {
         let quota = |period: Period| Limit::quota(100, Periods::utc(period)).unwrap();
         let before = fixture.limiter_of([Rule::new("calendar", quota(Period::Month))]);
-        let reservation =
-            before.reserve(&Request::new("").with_cost(80), Some("k")).await.unwrap().reservation().unwrap();
+        let mut reservation = before.reserve(&Request::new("").with_cost(80), Some("k")).await.unwrap().take_grant();
         for rules in
             [vec![], vec![Rule::new("other", quota(Period::Month))], vec![Rule::new("calendar", quota(Period::Year))]]
         {
             let after = fixture.limiter_of(rules);
-            assert!(matches!(after.commit(&reservation, 80).await, Err(ReservationError::NotFound)));
-            assert!(matches!(after.release_reservation(&reservation).await, Err(ReservationError::NotFound)));
+            assert!(matches!(after.end(&mut reservation, &Ending::Commit(80.into())).await, Err(GrantError::NotHeld)));
+            assert!(matches!(after.end(&mut reservation, &Ending::Release).await, Err(GrantError::NotHeld)));
             assert!(remaining(&after).await.iter().all(|left| *left == 100), "nothing is charged");
         }
         // After the change was taken back.
-        before.commit(&reservation, 70).await.unwrap();
+        before.end(&mut reservation, &Ending::Commit(70.into())).await.unwrap();
         assert_eq!(remaining(&before).await, [30]);
     })
     .await;
@@ -127,19 +158,19 @@ async fn the_commit_of_a_lost_hold_charges_it_beside_one_that_is_found() {
         let window = Limit::fixed_window(100, Duration::from_secs(100_000)).unwrap();
         let limiter = fixture.limiter_of([Rule::new("all", window), Rule::new("a", window).with_action("a")]);
         let request = Request::new("a").with_cost(60);
-        let reserve = async || limiter.reserve(&request, Some("K1")).await.unwrap().reservation().unwrap();
+        let reserve = async || limiter.reserve(&request, Some("K1")).await.unwrap().take_grant();
         let left = async || {
             let peek = limiter.peek(&request).await.unwrap();
             peek.checks().iter().map(|check| check.outcome().remaining).collect::<Vec<_>>()
         };
-        let lost = reserve().await;
+        let mut lost = reserve().await;
         limiter.forget(&request).await.unwrap();
-        assert!(matches!(limiter.commit(&lost, 60).await, Err(ReservationError::NotFound)));
+        assert!(matches!(limiter.end(&mut lost, &Ending::Commit(60.into())).await, Err(GrantError::NotHeld)));
         assert_eq!(left().await, [100, 100]);
-        let half_lost = reserve().await;
+        let mut half_lost = reserve().await;
         limiter.forget(&Request::new("b")).await.unwrap();
-        limiter.commit(&half_lost, 60).await.unwrap();
-        limiter.commit(&half_lost, 60).await.unwrap();
+        limiter.end(&mut half_lost, &Ending::Commit(60.into())).await.unwrap();
+        limiter.end(&mut half_lost, &Ending::Commit(60.into())).await.unwrap();
         assert_eq!(left().await, [40, 40], "once");
     })
     .await;
@@ -152,9 +183,9 @@ async fn a_commit_in_the_background_with_stale_periods_is_sent_again() {
         let server = Server::start(kind);
         let limit = Limit::quota(100, Periods::utc(Period::Year)).unwrap();
         let limiter = limiter(&server, [Rule::new("year", limit)]).await;
-        let decision = limiter.reserve(&Request::new("").with_cost(60), None).await.unwrap();
+        let mut decision = limiter.reserve(&Request::new("").with_cost(60), None).await.unwrap();
         limiter.store().set_period_clock(Timestamp::from_micros(1_000_000_000_000_000)); // in 2001
-        limiter.commit_soon(&decision.reservation().unwrap(), 10);
+        limiter.spawn_end(decision.take_grant(), &Ending::Commit(10.into()));
         wait_until_left(&limiter, 90).await;
     }
 }
@@ -168,11 +199,11 @@ async fn an_unreadable_value_does_not_drop_the_other_commits_in_the_background()
         let limiter = limiter(&server, rules.clone()).await;
         let both = rules.map(|rule| Rule::new(rule.id(), limit));
         let both = Limiter::new(RuleSet::new(both).unwrap(), limiter.store().clone());
-        let decision = both.reserve(&Request::new("").with_cost(60), None).await.unwrap();
+        let mut decision = both.reserve(&Request::new("").with_cost(60), None).await.unwrap();
         let plan = limiter.plan(&Request::new("other"));
         let name = key_name(plan.checks()[0].key());
         let _: () = redis::cmd("SET").arg(&name).arg("newer").query(&mut server.connection()).unwrap();
-        both.commit_soon(&decision.reservation().unwrap(), 10);
+        both.spawn_end(decision.take_grant(), &Ending::Commit(10.into()));
         let is_committed = async || {
             let peek = limiter.peek(&Request::new("good")).await.unwrap();
             peek.remaining() == Some(90)

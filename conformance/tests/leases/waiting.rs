@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use conformance::suite::{left, on_every_store};
-use tidegate::{AcquireOutcome, ManualClock, Request, Rule};
+use tidegate::{AcquireOutcome, Ending, ManualClock, Request, Rule};
 
 use crate::leases::{LEASE, hold, slots, wait_for_left};
 
@@ -17,12 +17,14 @@ const POLL: Duration = Duration::from_millis(50);
 async fn a_caller_that_waits_gets_the_slot_that_another_releases_without_a_delay() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(slots(1));
-        let lease = hold(&limiter).await;
+        let mut lease = hold(&limiter).await;
         let request = Request::new("");
         let mut waiting = pin!(limiter.acquire(&request, LEASE / 2, &fixture.clock));
         assert!(poll_until_sleeping(&mut waiting, &fixture.clock).await);
-        limiter.release(lease).await.unwrap();
-        assert!(matches!(waiting.await.unwrap(), AcquireOutcome::Granted(decision) if decision.lease().is_some()));
+        limiter.end(&mut lease, &Ending::Release).await.unwrap();
+        assert!(
+            matches!(waiting.await.unwrap(), AcquireOutcome::Granted(decision) if decision.checks()[0].is_consumed())
+        );
     })
     .await;
 }
@@ -31,13 +33,15 @@ async fn a_caller_that_waits_gets_the_slot_that_another_releases_without_a_delay
 async fn a_caller_that_waits_finds_the_slot_that_another_instance_releases() {
     on_every_store(async |fixture| {
         let [here, elsewhere] = [(); 2].map(|()| fixture.limiter_of([Rule::new("r", slots(1))]));
-        let lease = hold(&elsewhere).await;
+        let mut lease = hold(&elsewhere).await;
         let request = Request::new("");
         let mut waiting = pin!(here.acquire(&request, LEASE / 2, &fixture.clock));
         assert!(poll_until_sleeping(&mut waiting, &fixture.clock).await);
-        elsewhere.release(lease).await.unwrap();
+        elsewhere.end(&mut lease, &Ending::Release).await.unwrap();
         fixture.clock.advance(POLL);
-        assert!(matches!(waiting.await.unwrap(), AcquireOutcome::Granted(decision) if decision.lease().is_some()));
+        assert!(
+            matches!(waiting.await.unwrap(), AcquireOutcome::Granted(decision) if decision.checks()[0].is_consumed())
+        );
     })
     .await;
 }

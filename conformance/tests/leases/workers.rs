@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use conformance::suite::{AnyStore, StoreFixture, left, on_every_store, until};
-use tidegate::{Clock, Lease, LeaseError, Limiter, ManualClock, Request, Rule, Timestamp};
+use tidegate::{Clock, Grant, GrantError, Limiter, ManualClock, Request, Retake, Rule, Timestamp};
 use tokio::sync::oneshot::{Sender, channel};
 use tokio::task::JoinHandle;
 
@@ -62,7 +62,7 @@ async fn a_worker_that_has_lost_its_slot_is_stopped_and_told_so() {
         let mut working = pin!(limiter.hold(lease, &fixture.clock, pending::<()>()));
         assert!(working.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         fixture.clock.advance(LEASE);
-        assert!(matches!(working.await, Err(LeaseError::NotHeld)));
+        assert!(matches!(working.await, Err(GrantError::NotHeld)));
         assert_eq!(left(&limiter).await, 1);
     })
     .await;
@@ -71,12 +71,12 @@ async fn a_worker_that_has_lost_its_slot_is_stopped_and_told_so() {
 /// A worker that runs until it is stopped.
 struct Worker {
     stop: Option<Sender<()>>,
-    result: JoinHandle<Result<(), LeaseError>>,
+    result: JoinHandle<Result<(), GrantError>>,
 }
 
 impl Worker {
     /// Starts a worker, and waits until it sleeps until its first renewal.
-    async fn start(limiter: &Arc<Limiter<AnyStore>>, lease: Lease, timer: &ManualClock) -> Self {
+    async fn start(limiter: &Arc<Limiter<AnyStore>>, lease: Grant, timer: &ManualClock) -> Self {
         let (stop, stopped) = channel();
         let (limiter, clock, sleeps) = (Arc::clone(limiter), timer.clone(), timer.pending_sleeps());
         let result = tokio::spawn(async move { limiter.hold(lease, &clock, stopped).await.map(|_| ()) });
@@ -122,8 +122,8 @@ async fn a_worker_whose_slot_the_store_has_lost_and_another_has_taken_is_stopped
         let (limiter, worker) = lose_slot(fixture, 1).await;
         let other = hold(&*limiter).await;
         fixture.clock.advance(LEASE / 3);
-        assert!(matches!(worker.result.await.unwrap(), Err(LeaseError::NotHeld)));
-        limiter.renew(&other).await.unwrap();
+        assert!(matches!(worker.result.await.unwrap(), Err(GrantError::NotHeld)));
+        limiter.renew(&other, Retake::No).await.unwrap();
         assert_eq!(left(&*limiter).await, 0);
     })
     .await;

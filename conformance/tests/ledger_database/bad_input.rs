@@ -1,7 +1,7 @@
 //! Databases that are full, read-only, gone or of a newer version: a typed error, and nothing is lost or changed.
 
 use conformance::postgres::PostgresServer;
-use tidegate::Secret;
+use tidegate::{Namespace, Secret};
 use tidegate_ledger::{Ledger, LedgerErrorKind, LedgerUrl, Posted};
 
 use crate::ledger_database::{PARTITION, TestDatabase, account, consume, on_both_databases};
@@ -10,6 +10,7 @@ on_both_databases!(
     a_ledger_of_a_newer_version_is_refused_and_not_changed,
     a_ledger_of_an_older_version_is_migrated,
     a_ledger_that_was_written_with_another_secret_is_refused,
+    a_ledger_belongs_to_one_namespace,
     only_one_reconciliation_runs_at_a_time,
     only_one_instance_with_a_memory_store_uses_a_ledger,
     many_instances_can_create_the_same_ledger_at_once,
@@ -49,18 +50,34 @@ async fn a_ledger_of_an_older_version_is_migrated(database: &TestDatabase) {
         TestDatabase::Postgres(server) => drop(server.execute(sql)),
     }
     let ledger = database.ledger().await;
-    ledger.verify_secret(&Secret::new("a")).await.unwrap();
+    ledger.verify_owner(&Secret::new("a"), &Namespace::default()).await.unwrap();
     assert_eq!(ledger.gate_states_of(&[account(1)]).await.unwrap()[0].state.used, 3);
 }
 
 async fn a_ledger_that_was_written_with_another_secret_is_refused(database: &TestDatabase) {
     let ledger = database.ledger().await;
     for secret in ["a", "b", "a"] {
-        let verified = ledger.verify_secret(&Secret::new(secret)).await;
+        let verified = ledger.verify_owner(&Secret::new(secret), &Namespace::default()).await;
         match secret {
             "a" => verified.unwrap(),
             _ => assert_eq!(verified.unwrap_err().kind(), LedgerErrorKind::Invalid),
         }
+    }
+}
+
+async fn a_ledger_belongs_to_one_namespace(database: &TestDatabase) {
+    let ledger = database.ledger().await;
+    for (secret, namespace, expected) in [
+        ("a", "shop", ""),
+        ("a", "tg", "belongs to another namespace than `tg`"),
+        ("a", "shop-eu", "belongs to another namespace than `shop-eu`"),
+        ("b", "shop", "written with another secret"),
+        ("b", "tg", "written with another secret"),
+        ("a", "shop", ""),
+    ] {
+        let error = ledger.verify_owner(&Secret::new(secret), &namespace.parse().unwrap()).await.err();
+        assert_eq!(error.is_none(), expected.is_empty(), "{secret} {namespace}: {error:?}");
+        assert!(error.is_none_or(|error| error.to_string().contains(expected)), "{secret} {namespace}");
     }
 }
 

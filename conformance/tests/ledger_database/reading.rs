@@ -13,6 +13,7 @@ on_both_databases!(
     usage_and_export_come_in_pages,
     an_export_contains_every_entry_in_order_of_time,
     names_are_kept_for_accounts_with_and_without_entries,
+    a_text_with_the_character_0_is_looked_for_like_any_other,
     the_clock_of_the_database_is_close_to_this_one,
 );
 
@@ -148,6 +149,22 @@ async fn names_are_kept_for_accounts_with_and_without_entries(database: &TestDat
     let mut accounts = ledger.accounts_of(PARTITION).await.unwrap();
     accounts.sort();
     assert_eq!(accounts, [account(1), account(2)]);
+}
+
+/// PostgreSQL refuses it in texts, and the call failed as if the database did.
+async fn a_text_with_the_character_0_is_looked_for_like_any_other(database: &TestDatabase) {
+    let ledger = database.ledger().await;
+    ledger.post(&[consume(100, 3)]).await.unwrap();
+    ledger.set_names(&[(account(1), "bob\0".into())]).await.unwrap();
+    for (name, found) in [("bob\0", 1), ("bob\0\0", 0), ("bob", 0)] {
+        let tenant = Some(name.to_owned());
+        let usage = ledger.usage(&UsageQuery { tenant: tenant.clone(), ..UsageQuery::default() }).await.unwrap();
+        let entries = ledger.export(&ExportQuery { tenant, ..ExportQuery::default() }).await.unwrap();
+        assert_eq!((usage.len(), entries.len()), (found, found), "{name:?}");
+    }
+    let rule = Some("exports\0".to_owned());
+    assert_eq!(ledger.usage(&UsageQuery { rule: rule.clone(), ..UsageQuery::default() }).await, Ok(Vec::new()));
+    assert_eq!(ledger.export(&ExportQuery { rule, ..ExportQuery::default() }).await, Ok(Vec::new()));
 }
 
 async fn the_clock_of_the_database_is_close_to_this_one(database: &TestDatabase) {

@@ -46,8 +46,8 @@ impl Journal for NoJournal {
 impl History {
     pub(super) async fn start(server: &Server, seed: u64) -> Self {
         let clock = ManualClock::starting_at(START);
-        let prefix = format!("h{seed}x");
-        let redis = server.store_with(long_timeout_options().with_prefix(&prefix).with_clock(clock.clone())).await;
+        let namespace = format!("h{seed}x").parse().unwrap();
+        let redis = server.store_with(long_timeout_options().with_namespace(namespace).with_clock(clock.clone())).await;
         let memory = MemoryStore::new().with_clock(clock.clone()).with_journal(Arc::new(NoJournal));
         for partition in PARTITIONS {
             redis.rebuild_partition(partition, GENERATION, &[]).await.unwrap();
@@ -106,19 +106,15 @@ impl History {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) {
-        let redis = self.redis.adjust_recorded(adjustments).await.unwrap();
-        self.told[0].lock().unwrap().extend(redis);
-        let memory = self.memory.adjust_recorded(adjustments).await.unwrap();
-        self.told[1].lock().unwrap().extend(memory);
+        let (redis, memory) = (self.redis.apply(adjustments).await, self.memory.apply(adjustments).await);
+        assert_eq!(redis.outcomes().unwrap(), memory.outcomes().unwrap(), "{adjustments:?}");
+        for (told, results) in self.told.iter().zip([redis, memory]) {
+            told.lock().unwrap().extend(results.entries());
+        }
     }
 
     async fn end(&self, ending: &Adjustment<'_>) {
-        let endings = std::slice::from_ref(ending);
-        let (redis, redis_ids) = self.redis.end_holds_recorded(endings).await.unwrap();
-        let (memory, memory_ids) = self.memory.end_holds_recorded(endings).await.unwrap();
-        assert_eq!(redis, memory, "{ending:?}");
-        self.told[0].lock().unwrap().extend(redis_ids);
-        self.told[1].lock().unwrap().extend(memory_ids);
+        self.adjust(std::slice::from_ref(ending)).await;
     }
 
     /// Compares the new entries of both, and the states with the sums of all entries.

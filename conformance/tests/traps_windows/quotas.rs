@@ -6,9 +6,7 @@ use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{count_allowed, left, long_timeout_options, on_every_store};
 use futures_util::future::join_all;
 use tidegate::spi::{Check, Gate, Plan, Store, Subject};
-use tidegate::{
-    Clock, Limit, Limiter, Period, Periods, Receipt, Request, Reservation, Rule, RuleSet, SystemClock, Timestamp,
-};
+use tidegate::{Clock, Ending, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock, Timestamp};
 
 fn quota(amount: u64, period: Period) -> Limit {
     Limit::quota(amount, Periods::new(period, "Europe/Berlin", None).unwrap()).unwrap()
@@ -69,7 +67,7 @@ async fn wrong_clocks(server: &Server, place: &str) {
     };
     let limiter = Limiter::new(RuleSet::new([Rule::new("month", quota(10, Period::Month))]).unwrap(), store.clone());
     wrong();
-    let decision = limiter.check(&Request::new("").with_cost(6)).await.unwrap();
+    let mut decision = limiter.check(&Request::new("").with_cost(6)).await.unwrap();
     let now = SystemClock::new().now();
     let end = Periods::new(Period::Month, "Europe/Berlin", None).unwrap().end_after(now);
     // Computed from the time of the server, which is the time of this machine; a month may end between two lines.
@@ -79,16 +77,16 @@ async fn wrong_clocks(server: &Server, place: &str) {
     wrong();
     assert_eq!(left(&limiter).await, 4, "{place}: a peek");
     wrong();
-    limiter.refund(decision.into_receipt()).await.unwrap();
+    limiter.end(&mut decision.take_grant(), &Ending::Refund).await.unwrap();
     assert_eq!(left(&limiter).await, 10, "{place}: a refund");
     wrong();
     limiter.charge(&Request::new("").with_cost(3)).await.unwrap();
     assert_eq!(left(&limiter).await, 7, "{place}: a charge");
     wrong();
     assert_eq!(limiter.take_up_to(&Request::new(""), 5).await.unwrap().granted(), 5, "{place}: several units");
-    let reserved = limiter.reserve(&Request::new("").with_cost(2), None).await.unwrap();
+    let mut reserved = limiter.reserve(&Request::new("").with_cost(2), None).await.unwrap();
     wrong();
-    limiter.commit_soon(&reserved.reservation().unwrap(), 1);
+    limiter.spawn_end(reserved.take_grant(), &Ending::Commit(1.into()));
     while store.background_adjustments() > 0 {
         conformance::poll::pause_task().await;
     }
@@ -139,14 +137,13 @@ async fn a_late_charge_counts_in_the_period_in_which_the_reservation_was_made() 
         let end = Timestamp::from_micros(1_806_530_400_000_000); // 2027-04-01 00:00 in Berlin
         let limiter = fixture.limiter(quota(100, Period::Month));
         fixture.clock.set(Timestamp::from_micros(end.as_micros() - 180_000_000));
-        let decision = limiter.reserve(&Request::new("").with_cost(60), None).await.unwrap();
-        let bytes = decision.reservation().unwrap().stored().to_bytes();
-        let reservation = Reservation::from_stored(Receipt::from_bytes(&bytes).unwrap(), limiter.rules()).unwrap();
-        limiter.commit(&reservation, 60).await.unwrap();
+        let mut decision = limiter.reserve(&Request::new("").with_cost(60), None).await.unwrap();
+        let mut reservation = decision.take_grant();
+        limiter.end(&mut reservation, &Ending::Settle(60.into())).await.unwrap();
         fixture.clock.set(end.plus(Duration::from_secs(60)));
-        limiter.charge_late(&reservation, |_| Some(0), |_| Some(30)).await.unwrap();
+        limiter.end(&mut reservation, &Ending::Settle(90.into())).await.unwrap();
         assert_eq!(left(&limiter).await, 100, "the month before had 40 left");
-        limiter.charge_late(&reservation, |_| Some(0), |_| Some(25)).await.unwrap();
+        limiter.end(&mut reservation, &Ending::Settle(115.into())).await.unwrap();
         assert_eq!(left(&limiter).await, 85, "15 more than it had are debt");
     })
     .await;

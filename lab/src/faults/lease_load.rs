@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{LeaseError, Limit, Limiter, OnFailure, Request, Rule};
+use tidegate::{Ending, GrantError, Limit, Limiter, OnFailure, Request, Rule};
 use tidegate_redis::RedisStore;
 
 use super::fault::{Fault, StateLoss};
@@ -59,8 +59,8 @@ impl LeaseLoad {
             load.spawn(pace, |mut pace, counts| async move {
                 while !pace.is_stopped() {
                     let limiter = instance.now();
-                    match limiter.check(&request(tenant)).await.map(|decision| decision.lease()) {
-                        Ok(Some(lease)) => {
+                    match limiter.check(&request(tenant)).await.map(|mut decision| decision.take_grant()) {
+                        Ok(mut lease) if !lease.is_empty() => {
                             count(&counts, |counts| {
                                 counts.taken += 1;
                                 counts.working += 1;
@@ -68,14 +68,14 @@ impl LeaseLoad {
                             });
                             pace.pause().await;
                             count(&counts, |counts| counts.working -= 1);
-                            match limiter.release(lease).await {
+                            match limiter.end(&mut lease, &Ending::Release).await {
                                 Ok(()) => {}
-                                Err(LeaseError::NotHeld) => count(&counts, |counts| counts.not_held += 1),
+                                Err(GrantError::NotHeld) => count(&counts, |counts| counts.not_held += 1),
                                 Err(_) => count(&counts, |counts| counts.unconfirmed += 1),
                             }
                             continue;
                         }
-                        Ok(None) => {}
+                        Ok(_) => {}
                         Err(error) => {
                             count(&counts, |counts| counts.unconfirmed += u64::from(error.is_possibly_applied()));
                         }

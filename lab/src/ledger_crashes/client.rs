@@ -32,13 +32,13 @@ pub(super) struct LoadClient {
     number: usize,
     rng: Rng,
     http: HttpClient,
-    reservations: Vec<Reservation>,
+    reservations: Vec<Grant>,
     /// Reservations made so far, for their keys.
     made: u64,
 }
 
 /// A reservation of this client. Every repeat of a step is the same call.
-struct Reservation {
+struct Grant {
     account: Account,
     key: String,
     cost: u64,
@@ -118,12 +118,12 @@ impl LoadClient {
         self.made += 1;
         let key = format!("{}-{}-{}", self.load.round, self.number, self.made);
         let actual = (self.rng.u8(..4) > 0).then(|| self.rng.u64(1..=cost));
-        let reservation = Reservation { account, key, cost, id: None, actual };
+        let reservation = Grant { account, key, cost, id: None, actual };
         let id = self.reserve(&reservation).await;
         if self.reservations.len() == MAX_RESERVATIONS {
             self.reservations.remove(0);
         }
-        self.reservations.push(Reservation { id, ..reservation });
+        self.reservations.push(Grant { id, ..reservation });
     }
 
     /// The next step of a reservation, or a step that it has made already.
@@ -145,20 +145,20 @@ impl LoadClient {
         }
         // Ended ones stay for a while, so that their last step is repeated.
         if self.rng.u8(..3) > 0 {
-            self.reservations.push(Reservation { id, ..reservation });
+            self.reservations.push(Grant { id, ..reservation });
         }
     }
 
-    async fn reserve(&mut self, reservation: &Reservation) -> Option<String> {
-        let Reservation { account, key, cost, .. } = reservation;
+    async fn reserve(&mut self, reservation: &Grant) -> Option<String> {
+        let Grant { account, key, cost, .. } = reservation;
         let body = account.request(json!({ "cost": cost, "idempotency_key": key }));
         let kind = CallKind::Reserve { key: key.clone(), cost: *cost };
         let (_, answer) = self.call(account, kind, "/v1/quotas/reserve", &body).await;
         answer["reservation"]["id"].as_str().map(str::to_owned)
     }
 
-    async fn end(&mut self, reservation: &Reservation, id: &str) {
-        let Reservation { account, key, actual, .. } = reservation;
+    async fn end(&mut self, reservation: &Grant, id: &str) {
+        let Grant { account, key, actual, .. } = reservation;
         let (kind, path, body) = match *actual {
             Some(cost) => {
                 (CallKind::Commit { key: key.clone(), cost }, "/v1/quotas/commit", json!({ "id": id, "cost": cost }))

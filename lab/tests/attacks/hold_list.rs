@@ -6,8 +6,8 @@ use conformance::server::{KINDS, Server};
 use conformance::suite::{decide_all, long_timeout_options};
 use conformance::witness::Witness;
 use lab::attacks::TIMEOUT;
-use tidegate::spi::algorithm::holds::{HoldEnding, MAX_RESERVATIONS};
-use tidegate::spi::algorithm::{HoldOp, Op};
+use tidegate::spi::algorithm::holds::MAX_RESERVATIONS;
+use tidegate::spi::algorithm::{AdjustmentOutcome, HoldOp, Op};
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, ReservationTerms, Store, Subject};
 use tidegate::{Limit, Rate};
 use tidegate_redis::{BreakerState, RedisOptions};
@@ -35,8 +35,8 @@ async fn a_flood_beside_a_full_list_of_reservations_leaves_bystanders_alone() {
         for verdict in decide_all(&filler, &numbers.clone().map(reserve).collect::<Vec<_>>()).await {
             assert_eq!(verdict.unwrap().granted(), 1);
         }
-        let endings = filler.end_holds(&numbers.map(release).collect::<Vec<_>>()).await.unwrap();
-        assert!(endings.iter().all(|ending| *ending == HoldEnding::Ended));
+        let endings = filler.apply(&numbers.map(release).collect::<Vec<_>>()).await.outcomes().unwrap();
+        assert!(endings.iter().all(|ending| *ending == AdjustmentOutcome::Applied));
 
         let store = server.store_with(RedisOptions::new().with_timeout(TIMEOUT)).await;
         let witness = Witness::start(server.port()).await;

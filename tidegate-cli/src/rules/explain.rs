@@ -6,7 +6,8 @@ mod explanation_json;
 
 use std::time::Duration;
 
-use tidegate::{OnOverload, RuleMode, Secret};
+use tidegate::http::ErrorFormat;
+use tidegate::{Namespace, OnOverload, RuleMode, Secret};
 use tidegate_rules::{
     ClaimUse, Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, TimelinePoint,
     sanitize,
@@ -20,13 +21,23 @@ pub(super) fn run(arguments: &ExplainArgs, output: &mut Output<'_>) -> Result<Ex
     let attributes = arguments.request.attributes()?;
     let secret = arguments.secret.secret()?.unwrap_or_else(Secret::public);
     let file = load_rule_file(&arguments.file)??;
-    let explanation = file.explain(&attributes.request(), &secret);
+    let mut explanation = file.explain(&attributes.request(), &secret);
+    name_keys(&mut explanation, &arguments.namespace.namespace);
     if arguments.json {
         output.json(&ExplanationJson::new(&explanation));
     } else {
         print_explanation(&explanation, output);
     }
     Ok(Exit::Success)
+}
+
+/// Completes the keys by the namespace.
+fn name_keys(explanation: &mut Explanation, namespace: &Namespace) {
+    for rule in &mut explanation.rules {
+        if let RuleStatus::Applies(effect) = &mut rule.status {
+            effect.limits.iter_mut().for_each(|limit| limit.key.insert_str(0, namespace.as_str()));
+        }
+    }
 }
 
 fn print_explanation(explanation: &Explanation, output: &mut Output<'_>) {
@@ -117,6 +128,9 @@ fn print_rule(rule: &RuleExplanation, effect: &RuleEffect, claims: &[ClaimUse], 
     output.line(format_args!("    on failure {}{cap}{default}", effect.on_failure.as_str()));
     if effect.on_overload != OnOverload::Policy {
         output.line(format_args!("    overloaded {}", effect.on_overload.as_str()));
+    }
+    if effect.error_format != ErrorFormat::default() {
+        output.line(format_args!("    errors     {}", effect.error_format.as_str()));
     }
 }
 

@@ -39,15 +39,30 @@ fn flags_override_variables_and_variables_override_the_file() {
 }
 
 #[test]
+fn the_namespace_comes_from_a_flag_a_variable_or_the_file() {
+    let key = |config: &str, arguments: &[&str], variable| {
+        let output = check(config, &[&["rules", "explain", "rules.yaml"], arguments].concat(), variable);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let key = text.lines().find_map(|line| line.trim().strip_prefix("key ")).unwrap_or_else(|| panic!("{text}"));
+        key.trim().split('{').next().unwrap().to_owned()
+    };
+    let (file, variable) = ("namespace: in-file\n", Some(("TIDEGATE_NAMESPACE", "in-variable")));
+    assert_eq!(key("", &[], None), "tg1");
+    assert_eq!(key(file, &[], None), "in-file1");
+    assert_eq!(key(file, &[], variable), "in-variable1");
+    assert_eq!(key(file, &["--namespace", "in-flag"], variable), "in-flag1");
+}
+
+#[test]
 fn all_problems_are_reported_with_their_position_and_without_values() {
     for (config, expected) in [
         (
             "rulse: rules.yaml\nhttp: hunter2\ndrain: [1]\nenvoy-strict: hunter2\ngrpc:\n",
             "tidegate.yaml:1:1: unknown flag --rulse; did you mean `rules`?\n\
              tidegate.yaml:2:7: --http does not take this value: write an IP address and a port, such as 127.0.0.1:8080; 8080 or \
-             localhost:8080 for this machine alone; or :8080 for every address\n\
+             localhost:8080 for this machine alone; :8080 for every address; or off\n\
              tidegate.yaml:3:8: --drain takes a single value, not a list\n\
-             tidegate.yaml:4:15: --envoy-strict must be true or false\n",
+             tidegate.yaml:4:15: --envoy-strict does not take this value: write true or false\n",
         ),
         ("- hunter2\n", "tidegate.yaml:1:3: expected flags, such as `http: 127.0.0.1:8080`\n"),
         ("secret: \"hunter2\n", "tidegate.yaml:"),
@@ -63,9 +78,10 @@ fn all_problems_are_reported_with_their_position_and_without_values() {
 
 #[test]
 fn flags_that_need_each_other_may_come_from_file_and_command_line() {
-    let output = check("upstream: ftp://h\n", &["serve", "--gateway", "127.0.0.1:0"], None);
+    let output = check("upstream: http://h\nrules: other.yaml\n", &["serve", "--gateway", "127.0.0.1:0"], None);
     let message = String::from_utf8(output.stderr).unwrap();
-    assert!(message.contains("--upstream: "), "{message}");
+    assert!(message.contains("other.yaml") && !message.contains("--upstream"), "{message}");
     let output = check("gateway: 127.0.0.1:0\n", &["serve"], None);
-    assert!(String::from_utf8(output.stderr).unwrap().contains("--gateway needs --upstream"));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.starts_with("error: tidegate.yaml:1:10: --gateway needs --upstream"), "{message}");
 }

@@ -275,3 +275,16 @@ fn a_concurrency_limit_denies_until_one_of_the_requests_ends() {
     let timeline = &shell.run(&format!("{command} --json")).json()["timeline"];
     assert_eq!((timeline.as_array().map(Vec::len), &timeline[0]["until_release"]), (Some(1), &true.into()));
 }
+
+#[test]
+fn the_format_of_errors_is_shown_unless_it_is_the_stable_json() {
+    let shell = Shell::with_examples();
+    shell.write("llm.yaml", include_str!("../../../examples/llm-gateway/rules.yaml"));
+    let line = "rules explain llm.yaml -X POST --path /v1/messages -H x-api-key:k1";
+    let text = shell.run(line).out;
+    assert_eq!(text.matches("    errors     openai\n").count(), 2, "{text}");
+    assert_eq!(shell.run(&format!("{line} --json")).json()["rules"][0]["error_format"], "openai");
+    let other = "rules explain examples/plan-quotas.yaml --path /api/rides -H x-tenant-id:acme";
+    assert!(!shell.run(other).out.contains("    errors "));
+    assert_eq!(shell.run(&format!("{other} --json")).json()["rules"][0]["error_format"], "json");
+}

@@ -275,9 +275,14 @@ fn the_command_status_shows_doors_store_rules_and_instances() {
     let fixture = Fixture::start();
     let (code, shown, error) = fixture.run(&["status"], "read");
     assert_eq!((code, error.as_str()), (Some(0), ""), "{shown}");
-    for text in
-        [&*fixture.server.http, &fixture.server.grpc, &fixture.server.admin, "memory, answers", "version 1, 4 rules"]
-    {
+    for text in [
+        &*fixture.server.http,
+        &fixture.server.grpc,
+        &fixture.server.admin,
+        "memory, answers",
+        "version 1, 4 rules",
+        "namespace  tg\n",
+    ] {
         assert!(shown.contains(text), "{text}:\n{shown}");
     }
     let (_, json, _) = fixture.run(&["status", "--json"], "change");

@@ -184,7 +184,13 @@ fn an_unknown_path_or_method_names_the_right_one() {
         (&server.http, "GET", "/nothing", 404, "There is no such path; GET /openapi.json describes all."),
         (&server.http, "GET", "/metrics", 404, "This path is at another address: the admin address (--admin)."),
         (&server.admin, "POST", "/v1/check", 404, "This path is at another address: that of the check API (--http)."),
-        (&server.admin, "GET", "/v1/statu", 404, "There is no such path; did you mean `/v1/status`? GET / lists all."),
+        (
+            &server.admin,
+            "GET",
+            "/v1/statu",
+            404,
+            "There is no such path; did you mean `/v1/status`? GET /openapi.json describes all.",
+        ),
     ] {
         let (found, body) = ask(address, method, path, "");
         let body: Value = serde_json::from_str(&body).unwrap_or_default();

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::serve::{Running, ask_with};
 
 /// The stand-in for the API of a language model.
-struct Upstream {
+pub(crate) struct Upstream {
     child: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Upstream {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let mut command = Command::new("python3");
         command.arg(example("upstream.py")).arg("0").stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();

@@ -1,4 +1,5 @@
 //! Checks by other programs; `make prove` runs them.
 
+mod model_clients;
 mod openapi;
 mod promtool;

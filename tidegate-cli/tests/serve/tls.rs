@@ -194,18 +194,21 @@ fn errors_name_the_certificate_file() {
     fs::write(path("other.pem"), other.key.serialize_pem()).unwrap();
     let (certificate, key) = (path("cert.pem"), path("key.pem"));
     for (arguments, expected) in [
-        (vec!["--tls-cert", &certificate], "--tls-cert and --tls-key need each other".to_owned()),
-        (vec!["--tls-client-ca", &certificate], "--tls-cert and --tls-key need each other".to_owned()),
-        (vec!["--tls-cert", &path("none.pem"), "--tls-key", &key], format!("{}: No such file", path("none.pem"))),
+        (vec!["--tls-cert", &certificate], "--tls-cert needs --tls-key".to_owned()),
+        (vec!["--tls-client-ca", &certificate], "--tls-client-ca needs --tls-cert and --tls-key".to_owned()),
+        (
+            vec!["--tls-cert", &path("none.pem"), "--tls-key", &key],
+            format!("--tls-cert {}: No such file", path("none.pem")),
+        ),
         (
             vec!["--tls-cert", &path("empty.pem"), "--tls-key", &key],
-            format!("{}: the file does not contain a certificate", path("empty.pem")),
+            format!("--tls-cert {}: the file does not contain a certificate", path("empty.pem")),
         ),
         (
             vec!["--tls-cert", &certificate, "--tls-key", &certificate],
             format!("{certificate}: the file does not contain a private key"),
         ),
-        (vec!["--tls-cert", &certificate, "--tls-key", &path("other.pem")], format!("{certificate}: ")),
+        (vec!["--tls-cert", &certificate, "--tls-key", &path("other.pem")], format!("--tls-cert {certificate}: ")),
     ] {
         let error = crate::serve::refused(&arguments);
         assert!(error.starts_with(&format!("error: {expected}")), "{arguments:?}: {error}");

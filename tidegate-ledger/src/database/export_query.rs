@@ -6,6 +6,7 @@ use tidegate::spi::{EntryId, EntryKind, Subject};
 use tidegate::{Period, Timestamp};
 
 use super::entry_row::{FINGERPRINT_AT, entry_id, from_signed, row_id, signed};
+use super::names::stored_text;
 use super::reading::subject_from_bytes;
 use super::transaction::{Argument, LedgerRow};
 use super::usage_query::QueryText;
@@ -54,6 +55,8 @@ pub struct LedgerEntry {
     pub period: Option<Period>,
     /// The index of the period.
     pub index: u64,
+    /// When the period begins and ends, for the export. The ledger does not know the calendar of the quota, and leaves this empty.
+    pub bounds: Option<(Timestamp, Timestamp)>,
     /// Units consumed; negative if given back.
     pub amount: i64,
     /// Units that a reservation holds.
@@ -113,10 +116,10 @@ fn query_text(query: &ExportQuery) -> Result<QueryText, LedgerError> {
          FROM entries e JOIN accounts a ON a.id = e.account JOIN limits l ON l.id = a.limit_id",
     );
     if let Some(rule) = &query.rule {
-        text.and("l.rule = ?", [Argument::Text(rule.clone())]);
+        text.and("l.rule = ?", [Argument::Text(stored_text(rule))]);
     }
     if let Some(tenant) = &query.tenant {
-        text.and("a.name = ?", [Argument::Text(tenant.clone())]);
+        text.and("a.name = ?", [Argument::Text(stored_text(tenant))]);
     }
     if let Some(subject) = query.subject {
         text.and("a.subject = ?", [Argument::Bytes(subject.hash().to_be_bytes().to_vec())]);
@@ -163,6 +166,7 @@ fn ledger_entry(row: &LedgerRow) -> Result<LedgerEntry, LedgerError> {
         name: row.maybe_text(6)?,
         period: row.text(7)?.parse().ok(),
         index: from_signed(row.int(8)?),
+        bounds: None,
         amount: row.int(9)?,
         held: number(10)?,
         owner: row.maybe_int(11)?.unwrap_or_default().cast_unsigned(),

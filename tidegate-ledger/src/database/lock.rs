@@ -46,8 +46,8 @@ impl Ledger {
 
     async fn lock(&self, purpose: LockPurpose, busy: &'static str) -> Result<LedgerLock, LedgerError> {
         in_time(async {
-            let held = match &self.database {
-                Database::Postgres(pool) => postgres::try_lock(pool, purpose).await?.map(HeldLock::Session),
+            let held = match self.database()? {
+                Database::Postgres(pool) => postgres::try_lock(&pool, purpose).await?.map(HeldLock::Session),
                 Database::Sqlite(file) => file.try_lock(purpose)?.map(HeldLock::File),
             };
             let held = held.ok_or_else(|| LedgerError::new(LedgerErrorKind::Busy, busy))?;

@@ -11,9 +11,7 @@ use crate::LedgerError;
 impl Ledger {
     /// Notes the names of the tenants of accounts, which are created if they do not exist. The last name of an account counts.
     pub async fn set_names(&self, names: &[(AccountKey, String)]) -> Result<(), LedgerError> {
-        // PostgreSQL refuses the character 0 in texts.
-        let names: BTreeMap<&AccountKey, String> =
-            names.iter().map(|(key, name)| (key, name.replace('\0', "\u{fffd}"))).collect();
+        let names: BTreeMap<&AccountKey, String> = names.iter().map(|(key, name)| (key, stored_text(name))).collect();
         let keys: Vec<AccountKey> = names.keys().map(|key| (*key).clone()).collect();
         if keys.is_empty() {
             return Ok(());
@@ -55,6 +53,11 @@ impl Ledger {
         }
         transaction.commit().await
     }
+}
+
+/// A text as it is stored and looked for: PostgreSQL refuses the character 0.
+pub(super) fn stored_text(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
 }
 
 async fn known_names(transaction: &mut LedgerTransaction, ids: Vec<i64>) -> Result<BTreeMap<i64, String>, LedgerError> {

@@ -2,6 +2,7 @@
 
 mod bulk;
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -16,7 +17,7 @@ use super::lock::LockPurpose;
 use super::migration;
 use super::transaction::OpenTransaction;
 use super::{CONNECT_TIMEOUT, MAX_CONNECTIONS};
-use crate::{LedgerError, LedgerUrl};
+use crate::{LedgerError, LedgerErrorKind, LedgerUrl};
 
 /// The server ends a statement that takes longer, unless the options in the URL say otherwise.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,7 +49,21 @@ pub(super) async fn open(url: &LedgerUrl) -> Result<PgPool, LedgerError> {
 
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, LedgerError> {
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(options)).await;
-    Ok(connected.map_err(|_| LedgerError::timed_out())??)
+    match connected.map_err(|_| LedgerError::timed_out())? {
+        Err(sqlx::Error::Io(error)) if is_about_file(&error, options) => {
+            let message = format!("a certificate or key that the ledger URL names cannot be read ({error})");
+            Err(LedgerError::new(LedgerErrorKind::Unexpected, message))
+        }
+        connected => Ok(connected?),
+    }
+}
+
+/// Whether the error is about a file of this machine, so that waiting does not help. A socket is missing while its server does not run.
+fn is_about_file(error: &std::io::Error, options: &PgConnectOptions) -> bool {
+    match error.kind() {
+        ErrorKind::NotFound => options.get_socket().is_none(),
+        kind => kind == ErrorKind::PermissionDenied,
+    }
 }
 
 fn with_session_settings(options: PgConnectOptions) -> PgConnectOptions {

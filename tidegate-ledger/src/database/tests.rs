@@ -154,5 +154,5 @@ async fn the_states_of_a_partition_are_found_by_an_index() {
     let plan: Vec<String> =
         transaction.fetch(sql, Vec::new()).await.unwrap().iter().map(|row| row.text(3).unwrap()).collect();
     assert!(plan.iter().all(|step| !step.starts_with("SCAN")), "{plan:?}");
-    assert!(matches!(ledger.database, Database::Sqlite(_)));
+    assert!(matches!(ledger.database(), Ok(Database::Sqlite(_))));
 }

@@ -2,15 +2,16 @@
 
 use std::fmt::Write;
 
-use tidegate::Period;
 use tidegate::spi::AccountKey;
+use tidegate::{Period, Periods};
 
 use super::entry_row::{from_signed, signed};
+use super::names::stored_text;
 use super::reading::subject_from_bytes;
 use super::transaction::{Argument, LedgerRow};
 use super::{Ledger, in_time};
 use crate::LedgerError;
-use crate::usage::{PeriodPoint, UsageQuery, UsageRow, utc_bounds};
+use crate::usage::{PeriodPoint, UsageQuery, UsageRow, period_bounds};
 
 /// A statement that grows by the conditions of a query.
 pub(super) struct QueryText {
@@ -63,10 +64,10 @@ fn query_text(query: &UsageQuery) -> Result<QueryText, LedgerError> {
          FROM accounts a JOIN limits l ON l.id = a.limit_id JOIN balances b ON b.account = a.id",
     );
     if let Some(rule) = &query.rule {
-        text.and("l.rule = ?", [Argument::Text(rule.clone())]);
+        text.and("l.rule = ?", [Argument::Text(stored_text(rule))]);
     }
     if let Some(tenant) = &query.tenant {
-        text.and("a.name = ?", [Argument::Text(tenant.clone())]);
+        text.and("a.name = ?", [Argument::Text(stored_text(tenant))]);
     }
     if let Some(subject) = query.subject {
         text.and("a.subject = ?", [Argument::Bytes(subject.hash().to_be_bytes().to_vec())]);
@@ -116,7 +117,7 @@ fn usage_row(row: &LedgerRow) -> Result<UsageRow, LedgerError> {
         name: row.maybe_text(4)?,
         period,
         index,
-        bounds: period.and_then(|period| utc_bounds(period, index)),
+        bounds: period.and_then(|period| period_bounds(Periods::utc(period), index)),
         consumed: row.int(9)?,
         carried: from_signed(row.int(10)?),
         hard_limit: from_signed(row.int(11)?),

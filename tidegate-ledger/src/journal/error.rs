@@ -23,6 +23,8 @@ pub enum JournalErrorKind {
         /// Bytes from the start of the file.
         offset: u64,
     },
+    /// Entries wait whose subjects were hashed with another secret.
+    OtherSecret,
     /// The file is no journal, or one of a newer version.
     Unsupported,
     /// The file could not be read or written.
@@ -58,6 +60,11 @@ impl fmt::Display for JournalError {
                 f,
                 "the journal {path} is damaged at byte {offset}, before undamaged records; nothing was changed. Restore the file, or move it \
                  away and reconcile afterwards"
+            ),
+            JournalErrorKind::OtherSecret => write!(
+                f,
+                "the journal {path} has entries that were written with another secret, and under this one they would be billed to nobody. Use \
+                 that secret until they are in the ledger; or, if it was a mistake, move the journal away and give these entries up"
             ),
             JournalErrorKind::Unsupported => write!(f, "{path} is no journal of this version"),
             JournalErrorKind::Io => write!(f, "the journal {path} cannot be used"),

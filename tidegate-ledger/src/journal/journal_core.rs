@@ -9,7 +9,8 @@ use std::sync::Arc;
 use tidegate::spi::{EntryId, OutboxEntry};
 
 use super::JournalRecovery;
-use super::error::JournalError;
+use super::error::{JournalError, JournalErrorKind};
+use super::lock_file::LockFile;
 use super::record::{self, Frame, MAX_IDS, Payload, SEGMENT_HEADER, Span};
 use super::segment::{Segment, segment_numbers};
 
@@ -36,10 +37,16 @@ pub(super) struct JournalCore {
     /// Entries of earlier runs, oldest first. The front ones may be acknowledged.
     recovered: VecDeque<EntryId>,
     recovery: JournalRecovery,
+    /// The fingerprint of the secret that the next entries are hashed with.
+    secret: Option<u64>,
+    /// Whether the current segment was created when the journal was opened, and nothing was written to it.
+    is_unused: bool,
+    /// Released after everything else.
+    lock_file: LockFile,
 }
 
 impl JournalCore {
-    pub(super) fn open(base: &Path, max_bytes: u64) -> Result<Self, JournalError> {
+    pub(super) fn open(lock_file: LockFile, base: &Path, max_bytes: u64) -> Result<Self, JournalError> {
         let io_error = |error| JournalError::io(base, error);
         let numbers = segment_numbers(base).map_err(io_error)?;
         let (mut segments, mut records, mut recovery) = (VecDeque::new(), Vec::new(), JournalRecovery::default());
@@ -62,6 +69,9 @@ impl JournalCore {
             index: HashMap::new(),
             recovered: VecDeque::new(),
             recovery,
+            secret: None,
+            is_unused: numbers.is_empty(),
+            lock_file,
         };
         for (number, offset, payload) in records {
             core.replay_record(number, offset, payload);
@@ -105,7 +115,18 @@ impl JournalCore {
         self.current.sync().map_err(|error| JournalError::io(self.current.path(), error))
     }
 
+    /// Sets the secret of the next entries, unless others wait that have another one.
+    pub(super) fn verify_secret(&mut self, secret: u64) -> Result<(), JournalError> {
+        if self.waiting() > 0 && self.lock_file.secret().is_some_and(|stored| stored != secret) {
+            return Err(JournalError::new(&self.base, JournalErrorKind::OtherSecret));
+        }
+        self.secret = Some(secret);
+        Ok(())
+    }
+
     pub(super) fn append(&mut self, frame: &Frame) -> io::Result<()> {
+        self.lock_file.keep(self.secret)?;
+        self.is_unused = false;
         if self.current.length >= self.segment_bytes {
             // Only the last segment may have a torn end, so this one is made durable before the next one exists.
             self.current.sync()?;
@@ -228,5 +249,13 @@ impl JournalCore {
         }
         let index = self.older.binary_search_by_key(&number, |segment| segment.number).ok()?;
         self.older.get_mut(index)
+    }
+}
+
+impl Drop for JournalCore {
+    fn drop(&mut self) {
+        if self.is_unused {
+            let _ = std::fs::remove_file(self.current.path());
+        }
     }
 }

@@ -226,3 +226,87 @@ fn an_idle_journal_takes_little_space() {
     drop(journal);
     assert_eq!(JournalFile::open(&path).unwrap().replay(10).unwrap(), entries(0..1));
 }
+
+/// The names of the files in the directory of a journal.
+fn files(path: &Path) -> Vec<String> {
+    let files = fs::read_dir(path.parent().unwrap()).unwrap();
+    let mut names: Vec<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_new_journal_without_entries_leaves_no_file_behind() {
+    let (_directory, path) = directory();
+    let journal = JournalFile::open(&path).unwrap();
+    journal.verify_secret(&Secret::new("a")).unwrap();
+    assert_eq!(files(&path), ["journal", "journal.00000001"]);
+    drop(journal);
+    assert!(files(&path).is_empty());
+
+    let journal = JournalFile::open(&path).unwrap();
+    journal.append(&entries(0..1)).unwrap();
+    journal.acknowledge(&ids(&entries(0..1)));
+    drop(journal);
+    assert_eq!(files(&path), ["journal", "journal.00000001"], "it was used");
+    drop(JournalFile::open(&path).unwrap());
+    assert_eq!(files(&path), ["journal", "journal.00000001"], "it was there before");
+}
+
+#[test]
+fn a_journal_that_cannot_be_opened_leaves_no_file_behind_and_changes_none() {
+    let (_directory, path) = directory();
+    fs::write(segment(&path, 1), "text").unwrap();
+    assert_eq!(JournalFile::open(&path).unwrap_err().kind(), JournalErrorKind::Unsupported);
+    assert_eq!(files(&path), ["journal.00000001"]);
+    fs::remove_file(segment(&path, 1)).unwrap();
+
+    // A mistyped path: the file is somebody's.
+    for content in ["version: 1\n", "secret 0123456789abcdef\nand more", "secret of mine, not a number\n", "\0\u{1}"] {
+        fs::write(&path, content).unwrap();
+        assert_eq!(JournalFile::open(&path).unwrap_err().kind(), JournalErrorKind::Unsupported, "{content}");
+        assert_eq!((fs::read_to_string(&path).unwrap().as_str(), files(&path).len()), (content, 1));
+    }
+}
+
+#[test]
+fn entries_that_wait_are_not_read_under_another_secret() {
+    let (_directory, path) = directory();
+    let open = |secret: &str| {
+        let journal = JournalFile::open(&path).unwrap();
+        journal.verify_secret(&Secret::new(secret)).map(|()| journal)
+    };
+    open("a").unwrap().append(&entries(0..2)).unwrap();
+    let before = fs::read(segment(&path, 1)).unwrap();
+    let error = open("b").unwrap_err();
+    assert_eq!(error.kind(), JournalErrorKind::OtherSecret);
+    assert!(error.to_string().contains("move the journal away"), "{error}");
+    assert_eq!(fs::read(segment(&path, 1)).unwrap(), before);
+
+    let journal = open("a").unwrap();
+    assert_eq!(journal.replay(9).unwrap(), entries(0..2));
+    journal.acknowledge(&ids(&entries(0..2)));
+    drop(journal);
+    open("b").unwrap().append(&entries(2..3)).unwrap();
+    assert_eq!(open("a").unwrap_err().kind(), JournalErrorKind::OtherSecret);
+}
+
+/// Of a write that the end of the machine interrupted; entries are written after it.
+#[test]
+fn a_fingerprint_that_was_not_written_to_its_end_is_written_again() {
+    let (_directory, path) = directory();
+    for torn in ["", "sec", "secret 0123", "\0\0\0", &"\0".repeat(24)] {
+        fs::write(&path, torn).unwrap();
+        let journal = JournalFile::open(&path).unwrap();
+        journal.verify_secret(&Secret::new("a")).unwrap();
+        journal.append(&entries(0..1)).unwrap();
+        drop(journal);
+        let journal = JournalFile::open(&path).unwrap();
+        assert_eq!(
+            journal.verify_secret(&Secret::new("b")).unwrap_err().kind(),
+            JournalErrorKind::OtherSecret,
+            "{torn:?}"
+        );
+        journal.acknowledge(&ids(&entries(0..1)));
+    }
+}

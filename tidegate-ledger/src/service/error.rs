@@ -61,10 +61,16 @@ pub(super) fn unconfirmed(error: &LedgerError) -> StoreError {
 /// The same before anything was sent to the store.
 pub(super) fn unavailable(error: &LedgerError) -> StoreError {
     let kind = match error.kind() {
+        LedgerErrorKind::Mismatch => StoreErrorKind::Mismatch,
         LedgerErrorKind::ReadOnly | LedgerErrorKind::Full | LedgerErrorKind::Newer => StoreErrorKind::Refused,
         _ => StoreErrorKind::Unavailable,
     };
     StoreError::new(kind, "the ledger did not record the entries").with_source(error.clone())
+}
+
+/// The error of a caller before the store was brought up to the ledger.
+pub(super) fn unprepared() -> StoreError {
+    StoreError::new(StoreErrorKind::Rebuilding, "the store is being compared with the ledger")
 }
 
 /// The error of a caller whose partition has been lost since its decision.

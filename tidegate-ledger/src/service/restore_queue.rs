@@ -100,6 +100,10 @@ impl<O: Outbox> Shared<O> {
 
     /// Does everything that waits, and puts back what fails. Returns whether nothing failed.
     async fn restore_once(&self) -> bool {
+        // It would read the journal again for each partition.
+        if self.ledger.unopened_error().is_some() {
+            return false;
+        }
         let rebuilds = futures_util::stream::iter(self.restore.take_rebuilds());
         let rebuilds = rebuilds.map(|partition| async move { (partition, self.rebuild(partition).await.is_ok()) });
         let mut rebuilds = rebuilds.buffer_unordered(self.options.concurrency);

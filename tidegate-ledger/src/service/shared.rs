@@ -1,6 +1,7 @@
 //! `Shared`: what the tasks and the callers of a ledger service share, and the calls to the ledger that all of them make.
 
 use std::future::Future;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidegate::StoreError;
@@ -38,6 +39,8 @@ pub(super) struct Shared<O> {
     pub(super) counters: Counters,
     pub(super) stop: watch::Sender<bool>,
     pub(super) positions: StorePositions,
+    /// Whether the store may decide: not before it was brought up to a ledger that was not open at the start.
+    pub(super) is_verified: AtomicBool,
     breaker: Mutex<LedgerBreaker>,
     rollback_logged_at: Mutex<Option<Instant>>,
 }
@@ -52,7 +55,6 @@ pub(super) struct DrainedOutbox {
 impl<O: Outbox> Shared<O> {
     pub(super) fn new(ledger: Ledger, store: O, options: ServiceOptions) -> Self {
         Self {
-            ledger,
             store,
             queue: FlushQueue::default(),
             unverified: UnverifiedPosts::default(),
@@ -62,6 +64,8 @@ impl<O: Outbox> Shared<O> {
             counters: Counters::default(),
             stop: watch::Sender::new(false),
             positions: StorePositions::default(),
+            is_verified: AtomicBool::new(ledger.unopened_error().is_none()),
+            ledger,
             breaker: Mutex::default(),
             rollback_logged_at: Mutex::default(),
             options,
@@ -145,7 +149,7 @@ impl<O: Outbox> Shared<O> {
 
     /// Why the ledger is unavailable now.
     pub(super) fn ledger_error(&self) -> Option<LedgerError> {
-        self.breaker().error().cloned()
+        self.ledger.unopened_error().or_else(|| self.breaker().error().cloned())
     }
 
     /// When the ledger is tried again. `None` while it is available.

@@ -3,6 +3,7 @@
 mod confirming;
 mod fixture;
 mod journaling;
+mod opening;
 mod reconciling;
 mod restoring;
 mod rollbacks;

@@ -76,6 +76,16 @@ impl<'r> Part<'r> {
         self.plan.checks().iter().all(|check| is_take(&self.plan, check))
     }
 
+    /// Whether it takes slots of concurrency limits, or what has no owner.
+    pub(super) fn has_slots_or_takes(&self) -> bool {
+        self.plan.checks().iter().any(|check| check.gate().limit().has_slots() || is_take(&self.plan, check))
+    }
+
+    /// Whether it finds or refuses a reservation that was made before, for the whole plan.
+    pub(super) fn has_enforced_holds(&self) -> bool {
+        self.order.role != PartRole::Shadow && self.plan.checks().iter().any(|check| self.plan.is_hold(check))
+    }
+
     /// The checks that find what they have taken, and the others, as parts of `plan` of their own.
     fn separate_takes(self, plan: &Plan<'r>) -> impl Iterator<Item = Self> {
         let is_take = |index: &usize| is_take(plan, &plan.checks()[*index]);

@@ -27,6 +27,12 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
         Self { store, refunds: Vec::new(), unconfirmed: Vec::new(), is_repeatable: false, is_repeat: false }
     }
 
+    /// Sets whether a part has found a reservation that was made before.
+    pub(super) const fn with_repeat(mut self, is_repeat: bool) -> Self {
+        self.is_repeat = is_repeat;
+        self
+    }
+
     /// Adds what `part` took, which was sent with these routes. What an earlier call has reserved stays: holds, and the slots beside them,
     /// are found by their owner alone.
     pub(super) fn add(&mut self, part: &Plan<'r>, routes: &[OverflowRoute<'r>], verdict: &Verdict) {
@@ -67,7 +73,7 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
     /// of a hold is.
     pub(super) async fn refund(&mut self) -> bool {
         let refunds = self.take_refunds();
-        let refunded = refunds.is_empty() || self.store.adjust(&refunds).await.is_ok();
+        let refunded = refunds.is_empty() || self.store.apply(&refunds).await.outcomes().is_ok();
         self.confirm_if(refunded);
         refunded
     }
@@ -77,7 +83,7 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
         let refunds = self.take_refunds();
         if let Some(task) = self.store.spawn_adjustments(&refunds) {
             let refunded = timer::timeout(limit, task).await;
-            self.confirm_if(matches!(refunded, Some(Ok(Ok(_)))));
+            self.confirm_if(matches!(refunded, Some(Ok(results)) if results.outcomes().is_ok()));
         }
     }
 
@@ -119,8 +125,8 @@ impl Drop for PendingRefunds<'_, '_> {
         if !self.is_repeatable {
             let refunds = self.take_refunds();
             let others: Vec<_> = refunds.into_iter().filter(|refund| !refund.is_hold_ending()).collect();
-            self.store.adjust_soon(&others);
-            self.store.release_soon(&self.unconfirmed);
+            self.store.spawn_apply(&others);
+            self.store.spawn_releases(&self.unconfirmed);
         }
     }
 }

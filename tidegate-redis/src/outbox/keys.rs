@@ -20,9 +20,9 @@ pub(crate) struct OutboxKeys {
 }
 
 impl OutboxKeys {
-    pub(crate) fn new(prefix: &str, partition: u16) -> Self {
+    pub(crate) fn new(namespace: &str, partition: u16) -> Self {
         let stem = KeyStem::from_text(String::new());
-        let mut start = key_name(prefix, &Key::new(&stem, tag(partition), Subject::from_hash(0)));
+        let mut start = key_name(namespace, &Key::new(&stem, tag(partition), Subject::from_hash(0)));
         start.truncate(start.len() - SUBJECT_BYTES);
         let name = |end: &[u8]| [&start, end].concat();
         Self { stream: name(STREAM), marker: name(MARKER), lock: name(LOCK) }
@@ -33,9 +33,9 @@ impl OutboxKeys {
 pub(super) const SUBJECT_BYTES: usize = 16;
 
 /// The name of the key of an account.
-pub(super) fn account_name(prefix: &str, account: &AccountKey) -> Vec<u8> {
+pub(super) fn account_name(namespace: &str, account: &AccountKey) -> Vec<u8> {
     let stem = KeyStem::from_text(account.stem.clone());
-    key_name(prefix, &Key::new(&stem, tag(account.partition), account.subject))
+    key_name(namespace, &Key::new(&stem, tag(account.partition), account.subject))
 }
 
 /// A tag whose keys are in this partition.

@@ -1,7 +1,7 @@
 //! `AdjustReply`: the reply of `adjust.lua`.
 
 use redis::Value;
-use tidegate::spi::algorithm::holds::HoldEnding;
+use tidegate::spi::algorithm::AdjustmentOutcome;
 use tidegate::{StoreError, Timestamp};
 
 use super::malformed;
@@ -24,7 +24,7 @@ pub(crate) struct AdjustReply {
     /// there.
     pub(crate) refused: Vec<usize>,
     /// The indexes of the holds that had ended before, and whether it was in the same way.
-    pub(crate) ended_before: Vec<(usize, HoldEnding)>,
+    pub(crate) ended_before: Vec<(usize, AdjustmentOutcome)>,
     /// The entries that were written for the ledger.
     pub(crate) entries: Vec<AdjustEntry>,
 }
@@ -70,8 +70,8 @@ pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
         match (*index < 0, number / ENDED_BEFORE) {
             (false, _) => reply.created.push(number as usize),
             (true, 0) => reply.refused.push(number as usize),
-            (true, 1) => reply.ended_before.push(((number - ENDED_BEFORE) as usize, HoldEnding::Repeated)),
-            (true, 2) => reply.ended_before.push(((number - 2 * ENDED_BEFORE) as usize, HoldEnding::Differs)),
+            (true, 1) => reply.ended_before.push(((number - ENDED_BEFORE) as usize, AdjustmentOutcome::Repeated)),
+            (true, 2) => reply.ended_before.push(((number - 2 * ENDED_BEFORE) as usize, AdjustmentOutcome::Differs)),
             _ => return Err(malformed()),
         }
     }

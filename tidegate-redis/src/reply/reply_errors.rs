@@ -6,7 +6,7 @@ use tidegate::{StoreError, StoreErrorKind};
 pub(crate) fn unreadable(check: u64) -> StoreError {
     let message = format!(
         "the value under the key of check {check} is not one that this version writes; it was left as it is. \
-         Delete it, upgrade this instance, or give the store a prefix of its own"
+         Delete it, upgrade this instance, or give this deployment a namespace of its own"
     );
     StoreError::new(StoreErrorKind::Unreadable, message)
 }

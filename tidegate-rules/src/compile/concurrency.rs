@@ -42,12 +42,11 @@ impl Compiler<'_> {
                 false
             }),
         };
-        let limit = Limit::concurrency(spec.max.value.0, lease.unwrap_or(DEFAULT_LEASE));
-        let limit = limit.map_err(|error| {
-            // Every lease within the bounds is valid.
-            self.error("concurrency", &spec.max.span, error.to_string());
+        let max = spec.max.as_ref().and_then(|at| {
+            self.check_value("concurrency", at.value.0, &at.span, |max| Limit::concurrency(max, DEFAULT_LEASE))
         });
-        lease.and(limit.ok())
+        // Every lease within the bounds is valid.
+        Limit::concurrency(max?, lease?).ok()
     }
 
     /// Reports `denial_cache: true` on a rule that can never use it: slots are released at any time.

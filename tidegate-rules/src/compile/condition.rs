@@ -99,7 +99,7 @@ impl Compiler<'_> {
     }
 
     fn plan(&mut self, field: &Spanned<String>) -> Option<SmolStr> {
-        if !self.plans.iter().any(|plan| plan == field.as_str()) {
+        if !self.lost_plans && !self.plans.iter().any(|plan| plan == field.as_str()) {
             let help = suggest(field, self.plans.clone().iter().map(SmolStr::as_str));
             self.error("unknown-plan", &field.span, format!("there is no plan `{}`", field.value)).set_help(help);
             return None;

@@ -37,26 +37,22 @@ impl Compiler<'_> {
             let message = "the actual cost comes both from a header and from the token usage";
             self.error("cost", &field.span, message).set_help("keep one of `actual` and `usage`");
         }
-        let routes = self.route_table(&spec.routes, Self::amount)?;
-        let from = match (&spec.header, &spec.expression) {
-            (Some(field), _) => {
-                self.authenticated(field)?;
-                CostSource::Header(header_attribute(field).into())
-            }
-            (None, Some(field)) => CostSource::Expression(self.expression(field)?),
-            (None, None) => CostSource::Default,
-        };
-        let default = spec.default.as_ref().map_or(Some(1), |field| self.amount(field))?;
-        let max = spec.max.as_ref().map_or(Some(MAX_AMOUNT), |field| self.amount(field))?;
-        Some(CostTable { routes, from, default, max })
+        let routes = self.route_table(&spec.routes, Self::amount);
+        let header = spec.header.as_ref().map(|field| {
+            let header = CostSource::Header(header_attribute(field).into());
+            self.authenticated(field).map(|()| header)
+        });
+        let expression = spec.expression.as_ref().map(|field| self.expression(field).map(CostSource::Expression));
+        let from = header.or(expression).unwrap_or(Some(CostSource::Default));
+        let default = spec.default.as_ref().map_or(Some(1), |field| self.amount(field));
+        let max = spec.max.as_ref().map_or(Some(MAX_AMOUNT), |field| self.amount(field));
+        Some(CostTable { routes: routes?, from: from?, default: default?, max: max? })
     }
 
     /// Reports `usage` in a rule with a limit that nothing corrects after the response: the tokens would not be charged there.
     pub(super) fn check_usage<'l>(&mut self, rule: &RuleSpec, limits: impl IntoIterator<Item = &'l Limit>) {
-        let Some(CostSpec::Map(CostTableSpec { usage: Some(field), .. })) = rule.cost.as_ref().map(|cost| &cost.value)
-        else {
-            return;
-        };
+        let Some(CostSpec::Map(table)) = rule.cost.as_ref().map(|cost| &cost.value) else { return };
+        let Some(field) = &table.usage else { return };
         let mut algorithms = limits.into_iter().map(Limit::algorithm);
         if let Some(algorithm) = algorithms.find(|name| matches!(name, Algorithm::LeakyBucket | Algorithm::Concurrency))
         {

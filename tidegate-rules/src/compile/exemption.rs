@@ -35,11 +35,10 @@ impl Compiler<'_> {
             self.error("exempt-rules", &at.span, "this names no rule")
                 .set_help("name a rule, or remove `rules`: all rules");
         }
-        let ids = || file.rules.iter().map(|rule| rule.value.id.as_str());
         for id in &at.value.0 {
             // A rule that could not be decoded may have this id.
-            if !self.partial && !ids().any(|known| known == id.as_str()) {
-                let help = suggest(id, ids());
+            if !file.has_lost_ids() && !file.rule_ids().any(|known| known == id.as_str()) {
+                let help = suggest(id, file.rule_ids());
                 self.error("unknown-rule", &id.span, format!("there is no rule `{}`", id.value)).set_help(help);
             }
         }

@@ -25,7 +25,7 @@ impl Compiler<'_> {
     pub(super) fn front_ends(&mut self, spec: &RuleSpec) -> FrontEnds {
         let Some(at) = &spec.front_ends else { return FrontEnds::default() };
         // An entry that could not be decoded has been reported.
-        if at.value.0.is_empty() && !spec.damaged_inside {
+        if at.value.0.is_empty() && at.removed.is_empty() {
             self.error("front-ends", &at.span, "this names no front end")
                 .set_help("name those that the rule is meant for, such as `[gateway]`, or remove the field");
         }

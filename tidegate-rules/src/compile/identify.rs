@@ -55,7 +55,8 @@ fn token_header(spec: &IdentifySpec) -> &str {
 }
 
 impl Compiler<'_> {
-    pub(super) fn identify(&mut self, spec: &IdentifySpec) -> (IdentityConfig, Vec<Identity>, IdentifySpans) {
+    pub(super) fn identify(&mut self, spec: &Spanned<IdentifySpec>) -> (IdentityConfig, Vec<Identity>, IdentifySpans) {
+        self.lost_identities = spec.removed.iter().map(SmolStr::new).collect();
         let names = spec.authenticated.0.iter().map(|name| name.as_str());
         self.authenticated = AuthenticatedNames::new(names, token_header(spec));
         let mut spans = IdentifySpans { authenticated: self.authenticated.clone(), ..IdentifySpans::default() };
@@ -64,8 +65,9 @@ impl Compiler<'_> {
         for (name, sources) in &spec.names {
             spans.names.push((SmolStr::new(&name.value), name.span.clone()));
             spans.sources.push(sources.0.iter().map(|source| source.span.clone()).collect());
-            if let Some(identity) = self.identity(name, sources) {
-                identities.push(identity);
+            match self.identity(name, sources) {
+                Some(identity) => identities.push(identity),
+                None => self.lost_identities.push(SmolStr::new(&name.value)),
             }
         }
         for (name, source) in BUILT_IN {
@@ -92,10 +94,8 @@ impl Compiler<'_> {
                 .set_help("a normal form follows a source: `body:account | lower`");
             return None;
         }
-        let mut parsed = Vec::new();
-        for source in &sources.0 {
-            parsed.push(self.source_entry(source)?);
-        }
+        let parsed: Vec<Option<SourceEntry>> = sources.0.iter().map(|source| self.source_entry(source)).collect();
+        let parsed: Vec<SourceEntry> = parsed.into_iter().collect::<Option<_>>()?;
         if parsed.is_empty() {
             let message = format!("`{}` has no source", name.value);
             self.error("identity", &name.span, message).set_help("give it one, such as `header:x-user-id` or `ip`");

@@ -32,10 +32,12 @@ pub(crate) struct LedgerFields {
     /// The position of `ledger: none`.
     none: Option<Span>,
     keep_names: Option<(bool, Span)>,
+    /// Whether one of these fields was invalid, and so was removed.
+    is_damaged: bool,
 }
 
 impl LedgerFields {
-    pub(super) fn new(quota: &QuotaSpec) -> Self {
+    pub(super) fn new(quota: &Spanned<QuotaSpec>) -> Self {
         let mode = |at: &Spanned<LedgerSpec>| match at.value {
             LedgerSpec::Sync => Some((LedgerMode::Sync, at.span.clone())),
             LedgerSpec::Async => Some((LedgerMode::Async, at.span.clone())),
@@ -46,6 +48,7 @@ impl LedgerFields {
             mode: quota.ledger.as_ref().and_then(mode),
             none: quota.ledger.as_ref().filter(is_none).map(|at| at.span.clone()),
             keep_names: quota.keep_names.as_ref().map(|at| (at.value, at.span.clone())),
+            is_damaged: quota.has_lost(&["ledger", "keep_names"]),
         }
     }
 }
@@ -63,10 +66,12 @@ pub(super) fn unrecorded_quota(spec: &RuleSpec, plans: &[PlanLimits]) -> Option<
 }
 
 impl Compiler<'_> {
-    /// The ledger of a rule, after checks that all quotas of the rule and of its plans agree.
+    /// The ledger of a rule, after checks that all quotas of the rule and of its plans agree. `lost_quota` is whether a limit was reported
+    /// and removed.
     pub(super) fn ledger(
         &mut self,
         spec: &RuleSpec,
+        lost_quota: bool,
         tenant: TenantUse,
         plans: &[PlanLimits],
     ) -> Option<CompiledLedger> {
@@ -77,8 +82,13 @@ impl Compiler<'_> {
             let keep_names = fields.keep_names.as_ref().is_some_and(|(keep, _)| *keep);
             Some(CompiledLedger { mode, keep_names, span })
         });
-        // An invalid field was removed and reported, and may be the one that would be missing here.
-        if spec.damaged_inside {
+        if let (Some(_), Some(at)) = (&ledger, &spec.anonymous) {
+            let message = "the rule has a ledger, which has no accounts for unauthenticated subjects";
+            let help = "remove `anonymous`, and count by a tenant or a key";
+            self.error(CODE, &at.span, message).set_help(help);
+        }
+        // A field was reported and removed, and may be the one that would be missing here.
+        if lost_quota || quotas.iter().any(|(fields, _)| fields.is_damaged) {
             return ledger;
         }
         let Some(ledger) = ledger else {
@@ -93,11 +103,6 @@ impl Compiler<'_> {
             self.check_plan_ledger(plan, &ledger);
         }
         self.check_names_of_tenants(&quotas, tenant);
-        if let Some(at) = &spec.anonymous {
-            let message = "the rule has a ledger, which has no accounts for unauthenticated subjects";
-            let help = "remove `anonymous`, and count by a tenant or a key";
-            self.error(CODE, &at.span, message).set_help(help);
-        }
         Some(ledger)
     }
 

@@ -34,6 +34,12 @@ impl Compiler<'_> {
             }
             schema_types::OnFailureSpec::Map(PolicyTableSpec::Routes(table)) => {
                 let routes = self.route_table(&table.routes, |compiler, spec| compiler.policy(spec, &mut cap));
+                if let Some(stray) = &table.stray_cap {
+                    let message =
+                        "`static` caps all requests if it stands alone; beside others it must say which ones it caps";
+                    self.error("on-failure", &stray.r#static.span, message)
+                        .set_help("write `default: { static: 100/s }`");
+                }
                 let otherwise = table.default.as_ref();
                 let otherwise = otherwise.map_or(Some(default), |spec| self.policy(spec, &mut cap));
                 FailurePolicy { routes: routes?, otherwise: otherwise? }

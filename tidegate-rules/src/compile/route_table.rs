@@ -20,7 +20,7 @@ impl Compiler<'_> {
     /// `POST`, `/exports/*` or `POST /rides`.
     fn route<T>(&mut self, key: &Spanned<String>, value: impl FnOnce(&mut Self) -> Option<T>) -> Option<RouteEntry<T>> {
         let value = value(self);
-        let at = |text: &str| Spanned { value: text.to_owned(), span: key.span.clone() };
+        let at = |text: &str| Spanned::new(text.to_owned(), key.span.clone());
         let (method, path) = match key.split_once(' ') {
             Some((method, path)) => (Some(at(method)), Some(at(path.trim()))),
             None if key.starts_with('/') => (None, Some(at(key))),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use tidegate::attributes::NormalForms;
+use tidegate::http::ErrorFormat;
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
 use tidegate::{
     AnonymousBounds, Limit, OnFailure, OnMissing, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind,
@@ -11,7 +12,8 @@ use tidegate::{
 
 use super::front_ends::FrontEnds;
 use super::ledger::{CompiledLedger, LedgerFields, unrecorded_quota};
-use super::{Compiler, Overrides};
+use super::limit::has_lost_limit;
+use super::{Compiler, Overrides, error_format};
 use crate::cost::Cost;
 use crate::identity::Identity;
 use crate::read::Spanned;
@@ -61,6 +63,8 @@ pub(crate) struct CompiledRule {
     pub(crate) tag: PartitionBy,
     pub(crate) security: Option<bool>,
     pub(crate) message: Option<SmolStr>,
+    /// The format of refusals, if the file says something about it.
+    pub(crate) error_format: Option<ErrorFormat>,
     pub(crate) budget: Option<SmolStr>,
     /// The response header with the actual cost, in lower case.
     pub(crate) cost_header: Option<SmolStr>,
@@ -118,6 +122,9 @@ impl CompiledRule {
         if let Some(message) = &self.message {
             rule = rule.with_message(message.clone());
         }
+        if let Some(format) = self.error_format {
+            rule = rule.with_error_format(format);
+        }
         if let Some(header) = &self.cost_header {
             rule = rule.with_cost_header(header.clone());
         }
@@ -143,11 +150,13 @@ impl Compiler<'_> {
         overrides: &Overrides,
     ) -> Option<CompiledRule> {
         let spec = &at.value;
-        let id = SmolStr::new(&spec.id.value);
-        self.check_id(&spec.id);
-        let lost = std::mem::replace(&mut self.partial, spec.damaged);
-        let limits = self.limits(spec, &spec.id.span);
-        self.partial = lost;
+        // Without an id or a `per`, the other fields are compiled for their errors.
+        let id_span = spec.id.as_ref().map_or(&at.span, |id| &id.span);
+        if let Some(id) = spec.id.as_ref() {
+            self.check_id(id);
+        }
+        let id = spec.id.as_ref().map(|id| SmolStr::new(&id.value));
+        let limits = self.limits(at, id_span);
         if let Some(limits) = &limits {
             self.check_denial_cache(spec, limits);
         }
@@ -158,7 +167,7 @@ impl Compiler<'_> {
         let anonymous = spec.anonymous.as_ref().map_or(Some(None), |at| self.anonymous(&at.value).map(Some));
         let max_subjects =
             spec.authenticated.as_ref().map_or(Some(DEFAULT_MAX_SUBJECTS), |at| self.authenticated_bound(&at.value));
-        let mut plans: Vec<PlanLimits> = overrides.get(&id).cloned().unwrap_or_default();
+        let mut plans: Vec<PlanLimits> = id.as_ref().and_then(|id| overrides.get(id)).cloned().unwrap_or_default();
         if let Some([(name, _)]) = limits.as_deref() {
             // The same name gives the same key: usage carries over when a tenant changes its plan.
             plans.iter_mut().flat_map(|plan| &mut plan.limits).for_each(|(own, _)| *own = name.clone());
@@ -167,9 +176,9 @@ impl Compiler<'_> {
             && limits.len() > 1
         {
             let message = "a plan overrides the limit of this rule, which has several";
-            self.error("plan-of-several", &spec.id.span, message).set_help("split it into one rule for each limit");
+            self.error("plan-of-several", id_span, message).set_help("split it into one rule for each limit");
         }
-        let ledger = self.ledger(spec, tenant, &plans);
+        let ledger = self.ledger(spec, has_lost_limit(at), tenant, &plans);
         let unrecorded_quota = if ledger.is_none() { unrecorded_quota(spec, &plans) } else { None };
         let front_ends = self.front_ends(spec);
         // What costs money does not pass uncounted unless the file says so.
@@ -177,8 +186,9 @@ impl Compiler<'_> {
         let policy = self.on_failure(spec.on_failure.as_ref().map(|at| &at.value), default_policy);
         let own_limits = limits.iter().flatten();
         self.check_usage(spec, own_limits.chain(plans.iter().flat_map(|plan| &plan.limits)).map(|(_, limit)| limit));
-        let span = |at: Option<Span>| at.unwrap_or_else(|| spec.id.span.clone());
-        let policy = policy?;
+        let tag = spec.tag.as_ref().map_or(Some(PartitionBy::Auto), |tag| self.tag(tag, tenant));
+        let span = |at: Option<Span>| at.unwrap_or_else(|| id_span.clone());
+        let (policy, per_field) = (policy?, spec.per.as_ref()?);
         let mode = spec.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
             ModeSpec::Enabled => RuleMode::Enabled,
             ModeSpec::Disabled => RuleMode::Disabled,
@@ -186,7 +196,7 @@ impl Compiler<'_> {
         });
         Some(CompiledRule {
             matcher: RuleMatcher {
-                id,
+                id: id?,
                 condition: Box::new(condition),
                 rest: None,
                 per,
@@ -216,16 +226,17 @@ impl Compiler<'_> {
             emergency: policy.cap,
             anonymous: anonymous?,
             max_subjects: max_subjects?,
-            tag: spec.tag.as_ref().map_or(Some(PartitionBy::Auto), |tag| self.tag(tag, tenant))?,
+            tag: tag?,
             security: spec.security.as_ref().map(|security| security.value),
             message: spec.message.as_ref().map(|message| SmolStr::new(message.trim())),
+            error_format: error_format(spec.error_format.as_ref()),
             budget: spec.budget.as_ref().map(|budget| SmolStr::new(&budget.value)),
             cost_header: cost_header(spec),
             has_cost: spec.cost.is_some(),
-            id_span: spec.id.span.clone(),
+            id_span: id_span.clone(),
             match_span: span(spec.r#match.as_ref().map(|condition| condition.span.clone())),
-            per_span: spec.per.span.clone(),
-            per_spans: spec.per.value.0.iter().map(|at| (SmolStr::new(without_forms(at)), at.span.clone())).collect(),
+            per_span: per_field.span.clone(),
+            per_spans: per_field.value.0.iter().map(|at| (SmolStr::new(without_forms(at)), at.span.clone())).collect(),
             limit_spans: limit_spans(spec),
             penalty_span: spec.penalty.as_ref().map(|penalty| penalty.span.clone()),
             cost_span: span(spec.cost.as_ref().map(|cost| cost.span.clone())),
@@ -266,9 +277,11 @@ impl Compiler<'_> {
 
     /// The identities in `per`, and how the rule uses the tenant.
     fn per(&mut self, spec: &schema_types::RuleSpec, identities: &[Identity]) -> (Arc<[Identity]>, TenantUse) {
+        // What a lost `per` may have named is not missed.
+        let mut by_tenant = spec.per.is_none();
         let mut per: Vec<Identity> = Vec::new();
-        let mut by_tenant = false;
-        for at in &spec.per.value.0 {
+        let fields = spec.per.as_ref().map_or(&[][..], |per| &per.value.0);
+        for at in fields {
             let Some((name, forms)) = self.split_forms(at) else { continue };
             if matches!(name, "tenant" | "plan") && forms.is_some() {
                 let message = format!("the {name} has one normal form for all rules");
@@ -299,7 +312,7 @@ impl Compiler<'_> {
             (false, false) if per.iter().any(Identity::may_belong_to_tenant) => TenantUse::Scope,
             (false, _) => TenantUse::No,
         };
-        let texts = spec.per.value.0.iter().map(|at| SmolStr::new(&at.value)).collect();
+        let texts = fields.iter().map(|at| SmolStr::new(&at.value)).collect();
         (Arc::clone(self.pers.entry((texts, is_security)).or_insert_with(|| per.into())), tenant)
     }
 
@@ -311,6 +324,9 @@ impl Compiler<'_> {
         span: &Span,
         identities: &[Identity],
     ) -> Option<Identity> {
+        if self.lost_identities.iter().any(|name| name == text) {
+            return None;
+        }
         let names = identities.iter().map(|identity| identity.name.as_str());
         if !text.contains(':')
             && let Some(name) = nearest(text, names)

@@ -98,6 +98,7 @@ fn not_tried(rule: &CompiledRule) -> Problem {
 mod tests {
     use super::*;
     use crate::compile::PlanLimits;
+    use crate::read::Spanned;
     use crate::source_file::SourceFile;
     use crate::{compile, read, schema_types};
 
@@ -107,7 +108,8 @@ mod tests {
         let rules: Vec<_> = (1..=17).map(rule).collect();
         let source = SourceFile::new("rules.yaml", &format!("version: 1\nrules:\n{}", rules.concat()));
         let mut problems = Vec::new();
-        let file: schema_types::RuleFileSpec = read::decode(read::parse(&source).unwrap(), &mut problems).unwrap();
+        let file: Spanned<schema_types::RuleFileSpec> =
+            read::decode(read::parse(&source).unwrap(), &mut problems).unwrap();
         compile::compile(&file, &mut problems)
     }
 

@@ -1,6 +1,6 @@
 //! Serde's access traits for a [`Node`]: by item, by entry, by variant, and as a value with its position.
 
-use serde::de::value::{StringDeserializer, UsizeDeserializer};
+use serde::de::value::{SeqDeserializer, StringDeserializer, UsizeDeserializer};
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
@@ -8,7 +8,7 @@ use serde::de::{
 use super::Node;
 use super::deserializer::{DecodeError, NodeDeserializer};
 
-/// Start, end and value of a [`Spanned`](super::Spanned), as a sequence.
+/// Start, end, removed fields and value of a [`Spanned`](super::Spanned), as a sequence.
 pub(super) struct SpannedAccess<'n> {
     pub(super) reader: Option<NodeDeserializer<'n>>,
     pub(super) returned: u8,
@@ -24,6 +24,7 @@ impl<'de> SeqAccess<'de> for SpannedAccess<'_> {
         match self.returned {
             1 => seed.deserialize(offset(reader.node.span.start)).map(Some),
             2 => seed.deserialize(offset(reader.node.span.end)).map(Some),
+            3 => seed.deserialize(SeqDeserializer::new(reader.node.removed.iter().cloned())).map(Some),
             _ => self.reader.take().map(|reader| seed.deserialize(reader)).transpose(),
         }
     }

@@ -1,18 +1,19 @@
 //! From [`Node`] to the schema types with serde, so that the schema and the reader use the same types.
 //!
 //! Serde stops at the first error. To report all errors at once, the invalid part is reported and removed, and the rest is
-//! decoded again. A field that is missing because it was removed is not reported again.
+//! decoded again. A field that is missing because it was removed is not reported again. A placeholder takes the place of a missing field:
+//! [`Required`](super::Required) reads it, so that the fields beside it are kept. Where nothing reads it, the whole part is removed.
 
 use std::cell::Cell;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use super::access::{ListAccess, MapEntryAccess, SingleItemAccess, SpannedAccess, VariantNameAccess};
-use super::spanned::{ONE_OR_MANY, SPANNED};
+use super::spanned::{ONE_OR_MANY, REQUIRED, SPANNED, has_lost};
 use super::{Node, NodeKind};
 use crate::problem::{MAX_PROBLEMS, Problem};
 use crate::source_file::Span;
-use crate::suggest::{nearest, suggest};
+use crate::suggest::suggest;
 
 /// The name of enums with a variant for each shape of a value: `number`, `text`, `list`, `map`.
 const SHAPE: &str = "$shape";
@@ -39,32 +40,31 @@ const NOTATIONS: [(&str, &str); 8] = [
     ("TokenBucketSpec", "write `token_bucket: { capacity: 10, refill: 1/s }`"),
 ];
 
-/// Decodes a document and appends its problems. `None` if nothing can be decoded; otherwise invalid parts were removed.
-pub(crate) fn decode<T: for<'de> Deserialize<'de>>(root: Node, problems: &mut Vec<Problem>) -> Option<T> {
-    decode_part(root, problems).map(|(value, _)| value)
-}
-
-/// Decodes a part of a document, and returns whether a field of it was removed.
-pub(crate) fn decode_part<T: for<'de> Deserialize<'de>>(
-    mut root: Node,
-    problems: &mut Vec<Problem>,
-) -> Option<(T, bool)> {
+/// Decodes a document or a part of it, and appends its problems. `None` if nothing can be decoded; otherwise invalid parts were removed.
+pub(crate) fn decode<T: for<'de> Deserialize<'de>>(mut root: Node, problems: &mut Vec<Problem>) -> Option<T> {
     while problems.len() < MAX_PROBLEMS {
         let error = match T::deserialize(NodeDeserializer::at_root(&root)) {
-            Ok(value) => return Some((value, !root.removed.is_empty())),
+            Ok(value) => return Some(value),
             Err(error) => error,
         };
-        let position = error.position.unwrap_or_else(|| Box::new(NodeDeserializer::at_root(&root).position()));
+        let mut position = error.position.unwrap_or_else(|| Box::new(NodeDeserializer::at_root(&root).position()));
         // A misspelt field is removed, and then the right one is missing.
-        let is_reported =
-            |field| position.removed.iter().any(|removed| nearest(removed, std::iter::once(field)).is_some());
-        let is_reported = error.missing.is_some_and(is_reported);
+        let is_removed = error.missing.is_some_and(|field| has_lost(&position.removed, &[field]));
+        let is_reported = position.is_placeholder || is_removed;
         if !is_reported {
             let problem = Problem::error(error.code, error.message, position.span);
             problems.push(match error.help {
                 Some(help) => problem.with_help(help),
                 None => problem,
             });
+        }
+        if let Some(field) = error.missing {
+            root.insert_placeholder(&position.path, field);
+            continue;
+        }
+        if position.is_placeholder {
+            // The map that cannot be without this field.
+            position.path.pop();
         }
         if position.path.is_empty() {
             return None;
@@ -91,6 +91,7 @@ struct DecodePosition {
     span: Span,
     path: Vec<usize>,
     removed: Vec<String>,
+    is_placeholder: bool,
 }
 
 /// A node, and the path to it from the root.
@@ -124,7 +125,13 @@ impl<'n> NodeDeserializer<'n> {
     }
 
     fn position(&self) -> DecodePosition {
-        DecodePosition { span: self.node.span.clone(), path: self.path.clone(), removed: self.node.removed.clone() }
+        let Node { span, removed, is_placeholder, .. } = self.node;
+        DecodePosition {
+            span: span.clone(),
+            path: self.path.clone(),
+            removed: removed.clone(),
+            is_placeholder: *is_placeholder,
+        }
     }
 
     pub(super) fn type_error(&self, what: &str) -> DecodeError {
@@ -244,6 +251,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     ) -> Result<V::Value, DecodeError> {
         match (name, &self.node.kind) {
             (SPANNED, _) => visitor.visit_seq(SpannedAccess { reader: Some(self), returned: 0 }),
+            (REQUIRED, _) if self.node.is_placeholder => visitor.visit_none(),
             (ONE_OR_MANY, NodeKind::List(_)) => self.deserialize_seq(visitor),
             (ONE_OR_MANY, _) => visitor.visit_seq(SingleItemAccess(Some(self))),
             _ => visitor.visit_newtype_struct(self),

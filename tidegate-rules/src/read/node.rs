@@ -1,7 +1,9 @@
 //! `Node`: a YAML value with its position.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
+
+use siphasher::sip::SipHasher24;
 
 /// A YAML value.
 #[derive(Clone, Debug)]
@@ -11,8 +13,10 @@ pub struct Node {
     pub kind: NodeKind,
     /// Its position: bytes of the [`SourceFile`](crate::yaml::SourceFile). A list or map has that of its first item or key.
     pub span: Range<usize>,
-    /// Fields that were removed because they were invalid, and are not reported as missing.
+    /// Fields and items that were removed because they were invalid, and are not reported as missing.
     pub(crate) removed: Vec<String>,
+    /// Whether it takes the place of a field that is missing or was removed.
+    pub(crate) is_placeholder: bool,
 }
 
 /// The type and value of a node. Scalars keep their text, since `0042` may be a name and not a number.
@@ -36,7 +40,7 @@ pub enum NodeKind {
 
 impl Node {
     pub(crate) fn new(kind: NodeKind, span: Range<usize>) -> Self {
-        Self { kind, span, removed: Vec::new() }
+        Self { kind, span, removed: Vec::new(), is_placeholder: false }
     }
 
     /// The text of a scalar; `None` for null, lists and maps.
@@ -74,15 +78,15 @@ impl Node {
         }
     }
 
-    /// A hash of the content, without positions and without the order of fields.
+    /// A hash of the content, without positions and without the order of fields. It is the same in every build.
     pub(crate) fn content_hash(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = SipHasher24::new();
         std::mem::discriminant(&self.kind).hash(&mut hasher);
         match &self.kind {
             NodeKind::List(items) => items.iter().for_each(|item| item.content_hash().hash(&mut hasher)),
             NodeKind::Map(entries) => {
                 let entry_hash = |(key, value): &(Self, Self)| {
-                    let mut hasher = DefaultHasher::new();
+                    let mut hasher = SipHasher24::new();
                     (key.content_hash(), value.content_hash()).hash(&mut hasher);
                     hasher.finish()
                 };
@@ -113,6 +117,7 @@ impl Node {
             NodeKind::List(items) if *first < items.len() => {
                 if rest.is_empty() {
                     items.remove(*first);
+                    self.removed.push(String::new());
                 } else {
                     items[*first].remove_at(rest);
                 }
@@ -126,6 +131,26 @@ impl Node {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Adds a placeholder for the missing `field` to the map at `path`.
+    pub(crate) fn insert_placeholder(&mut self, path: &[usize], field: &str) {
+        if let [first, rest @ ..] = path {
+            match &mut self.kind {
+                NodeKind::List(items) if *first < items.len() => items[*first].insert_placeholder(rest, field),
+                NodeKind::Map(entries) if *first < entries.len() => entries[*first].1.insert_placeholder(rest, field),
+                _ => {}
+            }
+            return;
+        }
+        // A map without fields may be written as nothing.
+        if matches!(self.kind, NodeKind::Null) {
+            self.kind = NodeKind::Map(Vec::new());
+        }
+        if let NodeKind::Map(entries) = &mut self.kind {
+            let new = |kind| Self::new(kind, self.span.clone());
+            entries.push((new(NodeKind::Text(field.into())), Self { is_placeholder: true, ..new(NodeKind::Null) }));
         }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) enum CostSpec {
     /// An expression in CEL, such as `1 + request.size / 1024`.
     Text(Spanned<String>),
     /// By method or route, from a header, or by an expression with bounds.
-    Map(CostTableSpec),
+    Map(Box<CostTableSpec>),
 }
 
 /// A cost with its conditions. Further keys are methods (`POST`), paths (`/exports/*`) or both (`POST /rides`), each with

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Amount, BoundedAmount, TextScalar};
-use crate::read::Spanned;
+use crate::read::{Required, Spanned};
 
 /// One limit, with one algorithm.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -33,9 +33,9 @@ pub(crate) struct LimitSpec {
 #[schemars(rename = "TokenBucket")]
 pub(crate) struct TokenBucketSpec {
     /// The most requests that are admitted at once.
-    pub(crate) capacity: Spanned<Amount>,
+    pub(crate) capacity: Required<Amount>,
     /// The rate at which it refills: `10/s`, `100/m`, `5/10m`.
-    pub(crate) refill: Spanned<String>,
+    pub(crate) refill: Required<String>,
 }
 
 /// A constant rate; early requests wait in a queue.
@@ -44,9 +44,9 @@ pub(crate) struct TokenBucketSpec {
 #[schemars(rename = "LeakyBucket")]
 pub(crate) struct LeakyBucketSpec {
     /// The rate at which requests are admitted: `3000/s`.
-    pub(crate) rate: Spanned<String>,
+    pub(crate) rate: Required<String>,
     /// The most requests that may wait.
-    pub(crate) queue: Spanned<Amount>,
+    pub(crate) queue: Required<Amount>,
 }
 
 /// A number of requests in each window of the clock or the calendar.
@@ -55,10 +55,10 @@ pub(crate) struct LeakyBucketSpec {
 #[schemars(rename = "FixedWindow")]
 pub(crate) struct FixedWindowSpec {
     /// The most requests in a window. Twice as many may pass within a short time around a boundary.
-    pub(crate) limit: Spanned<Amount>,
+    pub(crate) limit: Required<Amount>,
     /// The length of a window: `1m`, `1h`, `1d`, beginning at multiples of it since 1970; or `month` or `year` of the calendar.
     /// All in UTC.
-    pub(crate) window: Spanned<String>,
+    pub(crate) window: Required<String>,
 }
 
 /// A number of requests in any window, exactly; stores every request.
@@ -67,9 +67,9 @@ pub(crate) struct FixedWindowSpec {
 #[schemars(rename = "SlidingLog")]
 pub(crate) struct SlidingLogSpec {
     /// The most requests in any window.
-    pub(crate) limit: Spanned<Amount>,
+    pub(crate) limit: Required<Amount>,
     /// The length of a window: `10m`.
-    pub(crate) window: Spanned<String>,
+    pub(crate) window: Required<String>,
 }
 
 /// A number of requests in any window, estimated from slices.
@@ -78,9 +78,9 @@ pub(crate) struct SlidingLogSpec {
 #[schemars(rename = "SlidingWindow")]
 pub(crate) struct SlidingWindowSpec {
     /// The most requests in any window.
-    pub(crate) limit: Spanned<Amount>,
+    pub(crate) limit: Required<Amount>,
     /// The length of a window: `1m`.
-    pub(crate) window: Spanned<String>,
+    pub(crate) window: Required<String>,
     /// The number of slices: more are more exact and take more memory. 6 if missing.
     pub(crate) slices: Option<Spanned<Amount>>,
 }
@@ -91,7 +91,7 @@ pub(crate) struct SlidingWindowSpec {
 #[schemars(rename = "Concurrency")]
 pub(crate) struct ConcurrencySpec {
     /// The most requests at the same time, each counted with its cost: 0 to 65,535.
-    pub(crate) max: Spanned<BoundedAmount<0, 65_535>>,
+    pub(crate) max: Required<BoundedAmount<0, 65_535>>,
     /// How long a request is counted without a renewal, after its holder has died: `30s`, from 1 second to 1 day. 30 seconds if
     /// missing.
     pub(crate) lease: Option<Spanned<String>>,
@@ -104,9 +104,9 @@ pub(crate) struct ConcurrencySpec {
 #[schemars(rename = "Quota")]
 pub(crate) struct QuotaSpec {
     /// The units in each period.
-    pub(crate) amount: Spanned<Amount>,
+    pub(crate) amount: Required<Amount>,
     /// The length of a period.
-    pub(crate) period: Spanned<PeriodSpec>,
+    pub(crate) period: Required<PeriodSpec>,
     /// The time zone in which periods begin, by its name in the IANA database: `Europe/Berlin`. `UTC` if missing.
     pub(crate) timezone: Option<Spanned<String>>,
     /// Where periods begin: a day of the week (`monday`, the default), of the month (1 to 31; a shorter month begins on its last day; 1 if

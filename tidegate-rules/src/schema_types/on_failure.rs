@@ -36,6 +36,9 @@ pub(crate) enum PolicyTableSpec {
 pub(crate) struct PolicyRoutesSpec {
     /// The policy for all other requests. If missing, `closed` for a rule with a ledger and `local` for others.
     pub(crate) default: Option<PolicySpec>,
+    /// A static limit that says not which requests it is for: accepted by the reader, so that the error can say what to write.
+    #[schemars(skip)]
+    pub(crate) stray_cap: Option<StaticCapSpec>,
     #[schemars(flatten, with = "std::collections::BTreeMap<String, PolicySpec>")]
     pub(crate) routes: RouteTableSpec<PolicySpec>,
 }
@@ -141,14 +144,10 @@ impl<'de> Deserialize<'de> for PolicyTableSpec {
                     }
                 }
                 let is_table = table.default.is_some() || !table.routes.is_empty();
-                match cap {
-                    Some(_) if is_table => Err(A::Error::custom(
-                        "`static` caps all requests if it stands alone; beside others write which ones it caps, such as \
-                         `default: { static: 100/s }`",
-                    )),
-                    Some(cap) => Ok(PolicyTableSpec::Cap(cap)),
-                    None => Ok(PolicyTableSpec::Routes(table)),
-                }
+                Ok(match cap {
+                    Some(cap) if !is_table => PolicyTableSpec::Cap(cap),
+                    stray_cap => PolicyTableSpec::Routes(PolicyRoutesSpec { stray_cap, ..table }),
+                })
             }
         }
         deserializer.deserialize_map(PolicyTableVisitor)

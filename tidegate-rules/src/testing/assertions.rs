@@ -217,7 +217,8 @@ impl DecidedStep<'_> {
             }
             DecisionField::Status => Some(self.answer().map_or(200, |answer| answer.status).to_string()),
             DecisionField::Header(name) => self.header(name),
-            DecisionField::Message => self.message(),
+            DecisionField::Message => self.answer().map(|answer| answer.message),
+            DecisionField::Body => self.answer().map(|answer| answer.body),
             DecisionField::ShadowWouldReject => {
                 let rules: Vec<_> = decision.shadow_would_reject().collect();
                 Some(rules.join(", ")).filter(|rules| !rules.is_empty())
@@ -233,10 +234,6 @@ impl DecidedStep<'_> {
         headers.into_iter().find(|(header, _)| *header == name).map(|(_, value)| value)
     }
 
-    fn message(&self) -> Option<String> {
-        message(&self.answer()?)
-    }
-
     /// The response that a front end would send.
     fn answer(&self) -> Option<tidegate::http::Rejection> {
         if self.decision.is_allowed() {
@@ -245,10 +242,4 @@ impl DecidedStep<'_> {
         let rule = self.decision.rule().and_then(|rule| self.rules.rules().rule(rule));
         Some(self.rules.rules().header_policy().reject(self.decision, rule.and_then(tidegate::Rule::message), None))
     }
-}
-
-/// The message in a rejection.
-pub(super) fn message(answer: &tidegate::http::Rejection) -> Option<String> {
-    let body: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
-    body["message"].as_str().map(str::to_owned)
 }

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::{Lease, Limiter, ManualClock, MemoryStore, Reservation, Timestamp};
+use tidegate::{Costs, Ending, Grant, Limiter, ManualClock, MemoryStore, Retake, Timestamp};
 
 /// A lease is renewed after this part of its duration, as by [`Limiter::hold`].
 const RENEWALS_PER_LEASE: u32 = 3;
@@ -24,9 +24,9 @@ pub(super) struct HeldRequests<'t> {
 
 enum HeldRequest {
     /// Slots.
-    Slots { lease: Lease, ends_at: Duration },
+    Slots { lease: Grant, ends_at: Duration },
     /// A reservation, with the actual cost.
-    Reserved { reservation: Reservation, actual: u64 },
+    Reserved { reserved: Grant, actual: u64 },
 }
 
 impl<'t> HeldRequests<'t> {
@@ -35,19 +35,19 @@ impl<'t> HeldRequests<'t> {
     }
 
     /// Adds a request that took its slots at `at`.
-    pub(super) fn add(&mut self, lease: Lease, at: Duration, ends_at: Duration) {
+    pub(super) fn add(&mut self, lease: Grant, at: Duration, ends_at: Duration) {
         self.taken += 1;
         self.insert(lease, ends_at, at, self.taken);
     }
 
     /// Adds a request that has reserved its cost, and whose actual cost is known at `ends_at`.
-    pub(super) fn add_reservation(&mut self, reservation: Reservation, actual: u64, ends_at: Duration) {
+    pub(super) fn add_reservation(&mut self, reserved: Grant, actual: u64, ends_at: Duration) {
         self.taken += 1;
-        self.by_time.insert((ends_at, self.taken), HeldRequest::Reserved { reservation, actual });
+        self.by_time.insert((ends_at, self.taken), HeldRequest::Reserved { reserved, actual });
     }
 
-    fn insert(&mut self, lease: Lease, ends_at: Duration, now: Duration, number: u64) {
-        let renewal = now + lease.duration() / RENEWALS_PER_LEASE;
+    fn insert(&mut self, lease: Grant, ends_at: Duration, now: Duration, number: u64) {
+        let renewal = now + lease.duration().unwrap_or_default() / RENEWALS_PER_LEASE;
         self.by_time.insert((renewal.min(ends_at), number), HeldRequest::Slots { lease, ends_at });
     }
 
@@ -57,14 +57,16 @@ impl<'t> HeldRequests<'t> {
             let ((now, number), request) = entry.remove_entry();
             self.clock.set(self.start.plus(now));
             match request {
-                HeldRequest::Reserved { reservation, actual } => {
-                    let actual = |rule: &str| is_settled(self.limiter, rule).then_some(actual);
+                HeldRequest::Reserved { mut reserved, actual } => {
+                    let costs = Costs::of(&reserved, |rule| is_settled(self.limiter, rule).then_some(actual));
                     // It has not run out: a test file cannot hold a reservation for longer than it lasts.
-                    _ = poll_once(self.limiter.commit_each(&reservation, actual));
+                    _ = poll_once(self.limiter.end(&mut reserved, &Ending::Commit(costs)));
                 }
-                HeldRequest::Slots { lease, ends_at } if ends_at <= now => _ = poll_once(self.limiter.release(lease)),
+                HeldRequest::Slots { mut lease, ends_at } if ends_at <= now => {
+                    _ = poll_once(self.limiter.end(&mut lease, &Ending::Release));
+                }
                 HeldRequest::Slots { lease, ends_at } => {
-                    if poll_once(self.limiter.renew(&lease)).is_some_and(|renewed| renewed.is_ok()) {
+                    if poll_once(self.limiter.renew(&lease, Retake::No)).is_some_and(|renewed| renewed.is_ok()) {
                         self.insert(lease, ends_at, now, number);
                     }
                 }

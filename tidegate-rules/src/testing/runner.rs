@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate::{Decision, Limiter, ManualClock, MemoryStore, Request, StoreError, StoreErrorKind, Timestamp};
+use tidegate::{
+    Algorithm, CheckResult, Costs, Decision, Ending, Grant, GrantKind, Limiter, ManualClock, MemoryStore, Request,
+    StoreError, StoreErrorKind, Timestamp,
+};
 
 use super::assertions::{self, AssertionFailure, DecidedStep, OutcomeCounts, StepResult};
 use super::held_requests::{HeldRequests, is_settled, poll_once};
@@ -76,7 +79,7 @@ impl SuiteRunner<'_> {
             at = if sent == 0 { step.at } else { at + step.every };
             settle(limiter, step, last.take());
             held.advance_to(at);
-            let decision = match (step.store_fails, step.peek) {
+            let mut decision = match (step.store_fails, step.peek) {
                 (true, _) => without_store(limiter, &request),
                 (_, true) => Ok(peek(limiter, &request)),
                 _ if reserves => Ok(limiter.reserve_usage_now(&request)),
@@ -85,20 +88,22 @@ impl SuiteRunner<'_> {
             // Decisions while the store fails do not cover the limits.
             decision.iter().filter(|_| !step.store_fails).for_each(|decision| self.cover(decision));
             counts_so_far.add(decision.as_ref().ok());
+            let mut grant = decision.as_mut().map(Decision::take_grant).unwrap_or_default();
             if let (true, Ok(decision), Some(actual)) = (reserves, &decision, &step.actual) {
                 let holds = step.holds.as_ref().map_or(Duration::ZERO, |holds| holds.value);
-                let ends_at = at + decision.delay() + holds;
-                if let Some(reservation) = decision.reservation() {
-                    held.add_reservation(reservation, actual.value, ends_at);
+                let reserved = grant.split_off(|part| part.kind() != GrantKind::Taken);
+                if !reserved.is_empty() {
+                    held.add_reservation(reserved, actual.value, at + decision.delay() + holds);
                 }
-            } else if let (Ok(decision), Some(holds)) = (&decision, &step.holds)
-                && let Some(lease) = decision.lease()
-            {
-                held.add(lease, at, at + decision.delay() + holds.value);
+            } else if let (Ok(decision), Some(holds)) = (&decision, &step.holds) {
+                let slots = grant.split_slots();
+                if !slots.is_empty() {
+                    held.add(slots, at, at + decision.delay() + holds.value);
+                }
             }
-            last = Some(decision);
+            last = Some((decision, grant));
         }
-        let Some(decision) = last else { return Vec::new() };
+        let Some((decision, grant)) = last else { return Vec::new() };
         let mut failures = Vec::new();
         if let Some(mismatch) = holds_nothing(step, &decision).filter(|_| !reserves) {
             failures.push(self.failure(mismatch, step, number, at));
@@ -116,7 +121,7 @@ impl SuiteRunner<'_> {
         let mismatches = mismatches.into_iter().flatten();
         failures.extend(mismatches.map(|mismatch| self.failure(mismatch, step, number, at)));
         // The decision shows what was estimated, the next one what it cost.
-        settle(limiter, step, Some(decision));
+        settle(limiter, step, Some((decision, grant)));
         failures
     }
 
@@ -151,7 +156,9 @@ impl SuiteRunner<'_> {
 /// A step with `holds` whose last request passed and took no slot.
 fn holds_nothing(step: &Step, decision: &Result<Decision, StoreError>) -> Option<AssertionFailure> {
     let holds = step.holds.as_ref()?;
-    let decision = decision.as_ref().ok().filter(|decision| decision.is_allowed() && decision.lease().is_none())?;
+    let is_slot = |check: &CheckResult| check.algorithm() == Algorithm::Concurrency && check.is_consumed();
+    let has_slot = |decision: &Decision| decision.checks().iter().any(is_slot);
+    let decision = decision.as_ref().ok().filter(|decision| decision.is_allowed() && !has_slot(decision))?;
     let note = match decision.degraded() {
         Some(_) => "the store fails, and the rules let the request pass without a slot",
         None => "no concurrency limit applies to the request, or it costs nothing there",
@@ -166,14 +173,14 @@ fn holds_nothing(step: &Step, decision: &Result<Decision, StoreError>) -> Option
 }
 
 /// Corrects what an allowed request of a step with an actual cost consumed.
-fn settle(limiter: &Limiter<MemoryStore>, step: &Step, decision: Option<Result<Decision, StoreError>>) {
-    if let (Some(actual), Some(Ok(decision))) = (&step.actual, decision)
+fn settle(limiter: &Limiter<MemoryStore>, step: &Step, decided: Option<(Result<Decision, StoreError>, Grant)>) {
+    if let (Some(actual), Some((Ok(decision), mut grant))) = (&step.actual, decided)
         && decision.is_allowed()
     {
         // What is reserved is committed when the request ends.
-        let actual = |rule: &str| is_settled(limiter, rule).then_some(actual.value);
+        let costs = Costs::of(&grant, |rule| is_settled(limiter, rule).then_some(actual.value));
         // Nothing fails in a memory store.
-        _ = poll_once(limiter.settle(decision.into_receipt(), actual));
+        _ = poll_once(limiter.end(&mut grant, &Ending::Settle(costs)));
     }
 }
 

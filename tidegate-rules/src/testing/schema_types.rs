@@ -181,6 +181,8 @@ pub(crate) struct ExpectDetailsSpec {
     pub(crate) headers: BTreeMap<String, Spanned<Option<String>>>,
     /// What a refused caller reads.
     pub(crate) message: OptionalField<Spanned<String>>,
+    /// The body of the answer to a refused caller, as it is sent.
+    pub(crate) body: OptionalField<Spanned<String>>,
     /// The rules in shadow that would have refused it, in the order of the file.
     pub(crate) shadow_would_reject: OptionalField<Spanned<OneOrMany<Spanned<String>>>>,
 }

@@ -270,7 +270,7 @@ impl SuiteBuilder<'_> {
             );
             self.error("holds", &at.span, message).set_help("hold fewer requests, or for a shorter time");
         }
-        Some(Spanned { value: holds, span: at.span.clone() })
+        Some(Spanned::new(holds, at.span.clone()))
     }
 
     fn duration(&mut self, at: &Spanned<String>) -> Option<Duration> {

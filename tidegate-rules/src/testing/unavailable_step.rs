@@ -4,7 +4,6 @@
 use tidegate::http::Rejection;
 use tidegate::{OnFailure, Request, StoreError};
 
-use super::assertions;
 use super::suite::DecisionField;
 use crate::RuleFile;
 
@@ -24,7 +23,8 @@ impl UnavailableStep<'_> {
                 let headers = self.answer().headers;
                 headers.into_iter().find(|(header, _)| *header == name).map(|(_, value)| value)
             }
-            DecisionField::Message => assertions::message(&self.answer()),
+            DecisionField::Message => Some(self.answer().message),
+            DecisionField::Body => Some(self.answer().body),
             DecisionField::Permanent | DecisionField::InGrace => Some(false.to_string()),
             _ => None,
         }
@@ -39,6 +39,7 @@ impl UnavailableStep<'_> {
 
     /// The response that a front end would send.
     fn answer(&self) -> Rejection {
-        self.rules.rules().header_policy().reject_unavailable(self.error, None)
+        let rules = self.rules.rules();
+        rules.header_policy().reject_unavailable(self.error, rules.resolve(self.request).error_format(), None)
     }
 }

@@ -61,7 +61,7 @@ async fn decide<S: Store + 'static>(service: EnvoyService<S>, body: Bytes, accep
             };
             (status, [(CONTENT_TYPE, "application/json")], json::format_response(&response).to_string()).into_response()
         }
-        Err(error @ (DecideError::Unavailable | DecideError::Overloaded(_) | DecideError::Degraded(_)))
+        Err(error @ (DecideError::Unavailable | DecideError::Overloaded(..) | DecideError::Degraded(_)))
             if !service.is_strict() =>
         {
             (StatusCode::SERVICE_UNAVAILABLE, RETRY_AFTER_ONE_SECOND, error.to_string()).into_response()

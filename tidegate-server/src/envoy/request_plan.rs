@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tidegate::http::ErrorFormat;
 use tidegate::spi::algorithm::{self, Op, StateView, Take};
 use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Role, Store};
 use tidegate::{CheckResult, Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
@@ -89,18 +90,13 @@ pub(super) enum DecideError {
     Invalid(String),
     /// The store failed, and a limit fails closed.
     Unavailable,
-    /// This instance is overloaded, and the request is refused.
-    Overloaded(StoreError),
+    /// This instance is overloaded, and the request is refused in this format.
+    Overloaded(StoreError, Option<ErrorFormat>),
     /// The store failed, and the fallback decided.
     Degraded(Box<Decision>),
 }
 
 impl DecideError {
-    /// The store failed with `error`, and the limits refuse the request.
-    fn refused(error: StoreError) -> Self {
-        if error.kind() == StoreErrorKind::Overloaded { Self::Overloaded(error) } else { Self::Unavailable }
-    }
-
     pub(super) fn too_many_checks(error: &PlanError) -> Self {
         Self::Invalid(format!("too many limits apply to the request: {error}"))
     }
@@ -154,7 +150,7 @@ impl RequestPlan<'_> {
         let mut outcome = PlanOutcome { allowed: passes, consumed: None, peeked, refunded, before };
         let is_done = !consumes && (outcome.peeked.is_some() || outcome.refunded.is_some());
         if !is_done && (passes || strict) {
-            let decision = limiter.check_plan(plan).await.map_err(DecideError::refused)?;
+            let decision = limiter.check_plan(plan).await.map_err(|error| self.refused(error))?;
             match decision.degraded() {
                 None => {}
                 Some(_) if passes => return Err(DecideError::Degraded(Box::new(decision))),
@@ -193,21 +189,29 @@ impl RequestPlan<'_> {
         (self, outcome)
     }
 
+    /// The store failed with `error`, and the limits refuse the request.
+    fn refused(&self, error: StoreError) -> DecideError {
+        match error.kind() {
+            StoreErrorKind::Overloaded => DecideError::Overloaded(error, self.consume.error_format()),
+            _ => DecideError::Unavailable,
+        }
+    }
+
     /// The result by the failure policies of the limits.
     fn decide_without_store<S: Store>(&self, limiter: &Limiter<S>, error: StoreError) -> DecideError {
         if self.refund.as_ref().is_some_and(|refund| refund.fails_closed(&error)) {
-            return DecideError::refused(error);
+            return self.refused(error);
         }
         if let Some(peek) = &self.peek {
             match limiter.fall_back(&Plan::clone(peek).with_peek(), error.clone()) {
                 Ok(decision) if decision.is_allowed() => {}
                 Ok(decision) => return DecideError::Degraded(Box::new(decision)),
-                Err(error) => return DecideError::refused(error),
+                Err(error) => return self.refused(error),
             }
         }
         match limiter.fall_back(&self.consume, error) {
             Ok(decision) => DecideError::Degraded(Box::new(decision)),
-            Err(error) => DecideError::refused(error),
+            Err(error) => self.refused(error),
         }
     }
 

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::http::Headers;
+use tidegate::http::{Headers, Rejection};
 use tidegate::spi::Store;
-use tidegate::{Clock, Decision, Limiter, Rule, StoreError, SystemClock};
+use tidegate::{Clock, Decision, Limiter, Rule, SystemClock};
 use tidegate_tower::Handle;
 use tonic::{Code as Grpc, Status};
 
@@ -136,14 +136,17 @@ impl<S: Store + 'static> EnvoyService<S> {
         self.stats.record_request(self.clock.now().since(started));
         match result {
             Err(DecideError::Invalid(_)) => self.stats.count(Event::ServiceError),
-            Err(DecideError::Unavailable | DecideError::Overloaded(_) | DecideError::Degraded(_)) => {
+            Err(DecideError::Unavailable | DecideError::Overloaded(..) | DecideError::Degraded(_)) => {
                 self.stats.count(Event::StoreError);
             }
             Ok(_) => {}
         }
         match result {
             Err(DecideError::Degraded(decision)) => Ok(self.degraded_response(&limiter, request, &decision)),
-            Err(DecideError::Overloaded(error)) => Ok(self.overloaded_response(&limiter, request, &error)),
+            Err(DecideError::Overloaded(error, format)) => {
+                let rejection = limiter.rules().header_policy().reject_unavailable(&error, format, None);
+                Ok(self.overloaded_response(request, rejection))
+            }
             result => result,
         }
     }
@@ -214,13 +217,7 @@ impl<S: Store + 'static> EnvoyService<S> {
 
     /// The response while this instance is overloaded. Envoy lets a request pass after an error, unless it is configured
     /// otherwise, and a client must not get past its limits by overloading this instance: so it is no error.
-    fn overloaded_response(
-        &self,
-        limiter: &Limiter<S>,
-        request: &RateLimitRequest,
-        error: &StoreError,
-    ) -> RateLimitResponse {
-        let rejection = limiter.rules().header_policy().reject_unavailable(error, None);
+    fn overloaded_response(&self, request: &RateLimitRequest, rejection: Rejection) -> RateLimitResponse {
         let statuses = request.descriptors.iter().map(|_| over_limit_status()).collect();
         if self.shadow {
             self.stats.count(Event::GlobalShadow);
@@ -282,7 +279,7 @@ impl<S: Store + 'static> EnvoyService<S> {
         let code = match error {
             _ if self.strict => Grpc::Unknown,
             DecideError::Invalid(_) => Grpc::InvalidArgument,
-            DecideError::Unavailable | DecideError::Overloaded(_) | DecideError::Degraded(_) => Grpc::Unavailable,
+            DecideError::Unavailable | DecideError::Overloaded(..) | DecideError::Degraded(_) => Grpc::Unavailable,
         };
         Status::new(code, error.to_string())
     }
@@ -358,7 +355,7 @@ impl fmt::Display for DecideError {
         match self {
             Self::Invalid(problem) => f.write_str(problem),
             // The store's error may contain host names; only the observer gets it.
-            Self::Unavailable | Self::Overloaded(_) | Self::Degraded(_) => {
+            Self::Unavailable | Self::Overloaded(..) | Self::Degraded(_) => {
                 f.write_str("the limits cannot be checked at the moment; retry later")
             }
         }

@@ -4,9 +4,11 @@
 //! field, the rules find out. What they cannot read counts as one subject.
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, Method, Request};
 use http_body::Body;
 use http_body_util::BodyExt;
+use tidegate::http::ErrorFormat;
 use tidegate::spi::{BodyNeed, Store};
 use tidegate_tower::{BodyText, LimitLayer};
 
@@ -25,28 +27,43 @@ enum ReadOutcome {
     NoMemory(RequestBody, ProxyError),
 }
 
-/// Reads the body of a request if a rule that applies to it does.
+/// Reads the body of a request if a rule that applies to it does. An error comes with the format of the response.
 pub(super) async fn read_for_rules<S: Store>(
     request: Request<ClientBody>,
     layer: &LimitLayer<S>,
     options: &GatewayOptions,
     memory: &BodyMemory,
     stats: &ListenerStats,
-) -> Result<Request<RequestBody>, ProxyError> {
+) -> Result<Request<RequestBody>, (ProxyError, ErrorFormat)> {
     let (mut parts, body) = request.into_parts();
+    match read_if_needed(&mut parts, body, layer, options, memory, stats).await {
+        Ok(body) => Ok(Request::from_parts(parts, body)),
+        Err(error) => Err((error, layer.error_format(&parts))),
+    }
+}
+
+/// Reads a body if a rule that applies to its request does, and adds its text to the request.
+async fn read_if_needed<S: Store>(
+    parts: &mut Parts,
+    body: ClientBody,
+    layer: &LimitLayer<S>,
+    options: &GatewayOptions,
+    memory: &BodyMemory,
+    stats: &ListenerStats,
+) -> Result<RequestBody, ProxyError> {
     let body = RequestBody::streamed(body);
     // The proxy refuses CONNECT; its bytes are not a body.
     let has_body = !body.is_end_stream() && parts.method != Method::CONNECT;
-    let need = if has_body { layer.body_need(&parts) } else { BodyNeed::None };
+    let need = if has_body { layer.body_need(parts) } else { BodyNeed::None };
     if need == BodyNeed::None {
-        return Ok(Request::from_parts(parts, body));
+        return Ok(body);
     }
     // If the rules change meanwhile, the decision refuses a body that is too long for the new ones.
     let max_bytes = options.max_body_bytes.min(layer.max_body_bytes() as u64);
     let (lower, upper) = (body.size_hint().lower(), body.size_hint().upper());
     // Refusing a body for a shadow rule would affect the request, so none is read that may be too long.
     if need == BodyNeed::Shadow && upper.is_none_or(|upper| upper > max_bytes) {
-        return Ok(Request::from_parts(parts, body));
+        return Ok(body);
     }
     if lower > max_bytes {
         return Err(ProxyError::BodyTooLong);
@@ -57,7 +74,7 @@ pub(super) async fn read_for_rules<S: Store>(
     let (data, trailers) = match read(body, buffer, max_bytes, options, stats).await? {
         ReadOutcome::Whole(data, trailers) => (data, trailers),
         // A shadow rule counts it as one that cannot be read.
-        ReadOutcome::NoMemory(body, _) if need == BodyNeed::Shadow => return Ok(Request::from_parts(parts, body)),
+        ReadOutcome::NoMemory(body, _) if need == BodyNeed::Shadow => return Ok(body),
         ReadOutcome::NoMemory(_, error) => {
             stats.count(Bound::LargeBodies);
             return Err(error);
@@ -66,7 +83,7 @@ pub(super) async fn read_for_rules<S: Store>(
     if let Some(text) = BodyText::new(data.clone()) {
         parts.extensions.insert(text);
     }
-    Ok(Request::from_parts(parts, RequestBody::buffered(data, trailers)))
+    Ok(RequestBody::buffered(data, trailers))
 }
 
 /// Reads a whole body of bounded length, unless there is no memory for it. The client must keep the pace of uploads.

@@ -18,8 +18,8 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use serde::Serialize;
 use tidegate::HeldLease;
+use tidegate::http::ErrorFormat;
 use tidegate_tower::{AssumedBodySize, BodyText};
 use tokio::sync::watch;
 use tower_service::Service;
@@ -95,13 +95,6 @@ pub(super) enum ProxyError {
     BodiesInMemory,
     /// Too many large bodies of the client are.
     BodiesOfClient,
-}
-
-/// The body of an error response.
-#[derive(Serialize)]
-struct ProxyErrorBody {
-    error: &'static str,
-    message: &'static str,
 }
 
 impl Proxy {
@@ -279,9 +272,11 @@ impl Service<Request<RequestBody>> for Proxy {
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let proxy = Arc::clone(&self.0);
         let timer = request.extensions().get::<UpstreamTimer>().cloned();
+        // That of the rules that apply.
+        let format = request.extensions().get::<ErrorFormat>().copied().unwrap_or_default();
         Box::pin(async move {
             let response = UpstreamTimer::measure(timer, proxy.forward(request)).await;
-            Ok(response.unwrap_or_else(ProxyError::into_response))
+            Ok(response.unwrap_or_else(|error| error.into_response(format)))
         })
     }
 }
@@ -306,7 +301,7 @@ impl ProxyError {
         }
     }
 
-    pub(super) fn into_response(self) -> Response<ProxyBody> {
+    pub(super) fn into_response(self, format: ErrorFormat) -> Response<ProxyBody> {
         let (status, error, message) = match self {
             Self::Field(problem) => problem.response(),
             Self::BadRequest(message) => (StatusCode::BAD_REQUEST, "bad_request", message),
@@ -351,12 +346,11 @@ impl ProxyError {
                 "Too many requests of this client with large bodies are under way.",
             ),
         };
-        // Serializing two strings cannot fail.
-        let body = serde_json::to_vec(&ProxyErrorBody { error, message }).unwrap_or_default();
+        let body = format.error_body(status.as_u16(), error, message);
         let mut response = Response::new(Either::Right(Full::from(body)));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             headers.extend(RETRY_AFTER_ONE_SECOND);
         }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Uri, Version};
@@ -24,6 +25,15 @@ pub(super) struct Upstream {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamError(Cow<'static, str>);
 
+const NO_ADDRESS: &str =
+    "not an upstream address; write http://host:port or https://host, or for HTTP/2 h2c://host:port or h2://host";
+
+/// Parses the address of an upstream. No error repeats it: it may contain a password.
+pub(crate) fn upstream_address(text: &str) -> Result<Uri, String> {
+    let address = text.parse().map_err(|_| NO_ADDRESS)?;
+    Upstream::new(&address).map(|_| address).map_err(|error| error.to_string())
+}
+
 impl Upstream {
     /// The upstream at `address`. With TLS, the authorities of the system are trusted.
     pub(super) fn new(address: &Uri) -> Result<Self, UpstreamError> {
@@ -33,15 +43,15 @@ impl Upstream {
             Some("https") => (Scheme::HTTPS, Version::HTTP_11),
             Some("h2") => (Scheme::HTTPS, Version::HTTP_2),
             _ => {
-                return Err(UpstreamError::new(
-                    "not an upstream address; write http://host:port or https://host, or for HTTP/2 h2c://host:port or \
-                     h2://host",
-                ));
+                return Err(UpstreamError::new(NO_ADDRESS));
             }
         };
         let Some(authority) = address.authority().filter(|authority| !authority.host().is_empty()) else {
             return Err(UpstreamError::new("an upstream needs a host; write http://host:port"));
         };
+        if let Some(why) = wrong_host_or_port(authority) {
+            return Err(UpstreamError::new(why));
+        }
         if authority.as_str().contains('@') {
             return Err(UpstreamError::new(
                 "an upstream address must not contain a user or a password; write http://host:port",
@@ -102,6 +112,19 @@ impl fmt::Display for UpstreamError {
 
 impl Error for UpstreamError {}
 
+/// What is wrong with the host and port, which nothing could be connected to.
+fn wrong_host_or_port(authority: &Authority) -> Option<&'static str> {
+    let host = authority.host();
+    let has_port = !authority.as_str().ends_with(host);
+    if has_port && authority.port_u16().is_none_or(|port| port == 0) {
+        return Some("the port of an upstream is a number from 1 to 65535; write http://host:port");
+    }
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_address = host.split('.').all(is_number);
+    (is_address && host.parse::<Ipv4Addr>().is_err())
+        .then_some("the host of an upstream is no IP address; an address such as 127.0.0.1 has four numbers up to 255")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +147,12 @@ mod tests {
             ("ftp://a", "http://host:port"),
             ("localhost:3000", "http://host:port"),
             ("/path", "http://host:port"),
+            ("http://localhost:", "1 to 65535"),
+            ("http://localhost:0", "1 to 65535"),
+            ("http://localhost:65536", "1 to 65535"),
+            ("http://[::1]:0", "1 to 65535"),
+            ("http://127.0.0.300:3000", "up to 255"),
+            ("http://127.1", "up to 255"),
             ("http://user:word@a", "password"),
             ("http://a/base", "path"),
             ("http://a/?q", "path"),

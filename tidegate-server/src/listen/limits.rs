@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The smallest read buffer that the HTTP/1.1 library accepts.
-const MIN_HEADER_BYTES: usize = 8192;
+pub(crate) const MIN_HEADER_BYTES: usize = 8192;
 
 /// The largest number that a semaphore can count.
 const MAX_PERMITS: usize = tokio::sync::Semaphore::MAX_PERMITS;

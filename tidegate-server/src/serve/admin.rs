@@ -1,4 +1,5 @@
 //! The admin address: metrics, status, health, subjects, and the debug pages of Envoy's reference server. Clients must not reach it.
+//! `admin/openapi.json` describes every call.
 
 mod access;
 pub(crate) use access::AdminAccess;
@@ -12,6 +13,7 @@ pub(crate) use tokens::AdminTokenArgs;
 use tokens::Permission;
 pub use tokens::read_token;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -24,11 +26,12 @@ use http::header::CONTENT_TYPE;
 use super::browser_guard::BrowserGuard;
 use super::engine::Engine;
 use super::metrics_format::MetricsFormat;
-use super::unknown_calls::{CallAddress, answer_unknown_paths, answer_wrong_methods};
-use super::{health, lease_collector, ledger_collector};
+use super::unknown_calls::{answer_unlisted_paths, answer_wrong_methods};
+use super::{health, lease_collector, ledger_collector, openapi};
 
 /// The index page.
 const INDEX_PAGE: &str = "\
+/openapi.json        describes these calls: parameters, bodies, responses, tokens (OpenAPI 3.1)
 /metrics             for Prometheus: text 0.0.4, or OpenMetrics by Accept
 /v1/status           front ends, store, rules and instances; `tidegate status` shows it
 /v1/subjects/show    POST: the buckets of a subject; `tidegate subject show`
@@ -43,9 +46,14 @@ const INDEX_PAGE: &str = "\
 /stats               their counters by the names that Envoy's own server has
 ";
 
-/// The routes. Everybody who reaches the address may call the index page and the health pages, which probes read.
-pub(crate) fn router(engine: Arc<Engine>, doors: DoorAddresses, access: &Arc<AdminAccess>) -> Router {
-    let guard = BrowserGuard::new(doors.admin);
+/// The routes at `address`. Everybody who reaches the address may call the index page, the description, and the health pages, which probes read.
+pub(crate) fn router(
+    engine: Arc<Engine>,
+    address: SocketAddr,
+    doors: DoorAddresses,
+    access: &Arc<AdminAccess>,
+) -> Router {
+    let guard = BrowserGuard::new(address);
     let envoy = crate::envoy::admin_router(engine.rate_limits());
     let status = Router::new().route("/v1/status", get(status::status)).with_state((Arc::clone(&engine), doors));
     let reading = Router::new()
@@ -57,11 +65,12 @@ pub(crate) fn router(engine: Arc<Engine>, doors: DoorAddresses, access: &Arc<Adm
         .merge(status);
     let changing = Router::new().route("/v1/subjects/reset", post(subjects::reset)).merge(usage::changing_routes());
     let changing = changing.with_state(Arc::clone(&engine));
-    let open = Router::new().route("/", get(async || INDEX_PAGE)).merge(health::router()).with_state(engine);
+    let open = Router::new().route("/", get(async || INDEX_PAGE)).merge(openapi::router(openapi::ADMIN));
+    let open = open.merge(health::router()).with_state(engine);
     let protected = access.require(Permission::Read, reading).merge(access.require(Permission::Change, changing));
     // The guard is outermost: a web page must not learn whether a token is right.
     let protected = guard.guard(answer_wrong_methods(protected));
-    answer_unknown_paths(protected.merge(answer_wrong_methods(open)), CallAddress::Admin)
+    answer_unlisted_paths(protected.merge(answer_wrong_methods(open)))
 }
 
 async fn metrics(State(engine): State<Arc<Engine>>, headers: HeaderMap) -> impl IntoResponse {

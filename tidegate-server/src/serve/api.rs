@@ -15,23 +15,23 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{post, put};
 use axum::{Json, Router};
 use http::StatusCode;
-use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
-use tidegate::http::Rejection;
+use tidegate::http::{ErrorFormat, Rejection};
 use tidegate::spi::{MAX_CHECKS, Origin, Plan, Role};
-use tidegate::{Decision, Limiter, Request, StoreError};
+use tidegate::{Decision, Limiter, Request, RuleSet, StoreError};
 use tokio::sync::watch;
 
 use super::browser_guard::BrowserGuard;
 use super::engine::Engine;
 use super::instrumented_store::InstrumentedStore;
 use super::json_body::JsonBody;
-use super::leases::LeaseAge;
-use super::receipts::RefundOutcome;
-use super::unknown_calls::{CallAddress, answer_unknown_paths, answer_wrong_methods};
+use super::tokens::TokenKind;
+use super::tokens::leases::LeaseAge;
+use super::tokens::receipts::RefundOutcome;
+use super::unknown_calls::{answer_unknown_paths, answer_wrong_methods};
 use super::{forward_auth, health, openapi};
 use crate::check_response::CheckResponse;
 use input::{AcquireCall, BatchCall, CheckCall};
@@ -52,24 +52,24 @@ pub(crate) fn router(engine: Arc<Engine>, guard: BrowserGuard, stopping: watch::
         .merge(acquire::router(Arc::clone(&engine), stopping))
         .merge(engine.envoy().router(engine.rate_limits()));
     let rest = Router::new()
-        .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], openapi::TEXT)))
+        .merge(openapi::router(openapi::CHECK_API))
         .merge(forward_auth::router(engine.handle(), engine.clients()))
         .merge(health::router())
         .with_state(engine);
     let calls = guard.guard_changes(answer_wrong_methods(calls));
-    answer_unknown_paths(calls.merge(answer_wrong_methods(rest)), CallAddress::Http)
+    answer_unknown_paths(calls.merge(answer_wrong_methods(rest)))
 }
 
 async fn check(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let call = CheckCall::from_json(&body)?;
-    engine.receipts().require(call.receipt)?;
+    require_receipts(&engine, call.receipt)?;
     Ok(into_response(check_one(&engine, &call).await?))
 }
 
 /// Decides each check by itself, in order, or all of them as one.
 async fn batch(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let batch = BatchCall::from_json(&body)?;
-    engine.receipts().require(batch.receipt || batch.checks.iter().any(|call| call.receipt))?;
+    require_receipts(&engine, batch.receipt || batch.checks.iter().any(|call| call.receipt))?;
     if batch.atomic {
         return Ok(into_response(check_atomically(&engine, &batch).await?));
     }
@@ -85,16 +85,21 @@ async fn batch(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> R
     Ok(Json(json!({ "answers": answers })).into_response())
 }
 
+/// Refuses a call that asks for a receipt where there are none.
+fn require_receipts(engine: &Engine, is_requested: bool) -> Result<(), BadRequest> {
+    if is_requested { engine.tokens().require(TokenKind::Receipt) } else { Ok(()) }
+}
+
 /// Refunds what a check consumed.
 async fn refund(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let receipt = input::receipt(&body)?;
     let limiter = engine.limiter();
-    let reason = match engine.receipts().refund(&limiter, &receipt).await {
+    let reason = match engine.tokens().refund(&limiter, &receipt).await {
         Ok(RefundOutcome::Refunded) => return Ok(Json(json!({ "refunded": true })).into_response()),
         Ok(RefundOutcome::AlreadyRefunded) => "already refunded",
         Ok(RefundOutcome::TooOld) => "too old",
         Ok(RefundOutcome::Unknown) => return Ok(unknown_receipt()),
-        Err(error) => return Ok(rejected(limiter.rules().header_policy().reject_unavailable(&error, None))),
+        Err(error) => return Ok(rejected(unavailable(limiter.rules(), &error))),
     };
     Ok(Json(json!({ "refunded": false, "reason": reason })).into_response())
 }
@@ -192,22 +197,33 @@ fn decision_json(
     result: Result<Decision, StoreError>,
 ) -> Result<Value, Rejection> {
     match result {
-        Ok(decision) => {
+        Ok(mut decision) => {
             // Serializing numbers and strings cannot fail.
             let mut answer = serde_json::to_value(CheckResponse::new(&decision)).unwrap_or(Value::Null);
-            let lease = parts.lease.and_then(|age| engine.leases().issue(&decision, age));
+            if !decision.is_allowed() || !parts.receipt && parts.lease.is_none() {
+                return Ok(answer);
+            }
+            let (tokens, mut grant) = (engine.tokens(), decision.take_grant());
+            // The receipt has the identity of the lease: a refund ends that, too.
+            let identity = tokens.next_identity();
+            // A decision without the store has nothing to refund.
+            if parts.receipt && decision.degraded().is_none() {
+                answer["receipt"] = tokens.receipt(&grant, identity).into();
+            }
+            let slots = grant.split_slots();
+            let lease = parts.lease.and_then(|age| tokens.lease(&slots, identity, age, decision.delay()));
             if let Some(lease) = &lease {
                 answer["lease"] = leases::lease_json(lease);
             }
-            // A decision without the store has nothing to refund.
-            if parts.receipt && decision.is_allowed() && decision.degraded().is_none() {
-                answer["receipt"] =
-                    engine.receipts().write(&decision.into_receipt(), lease.map(|lease| lease.identity)).into();
-            }
             Ok(answer)
         }
-        Err(error) => Err(limiter.rules().header_policy().reject_unavailable(&error, None)),
+        Err(error) => Err(unavailable(limiter.rules(), &error)),
     }
+}
+
+/// The answer while the store fails, in JSON whatever the rules say: it is for the caller, whose client gets another.
+pub(crate) fn unavailable(rules: &RuleSet, error: &StoreError) -> Rejection {
+    rules.header_policy().reject_unavailable(error, Some(ErrorFormat::Json), None)
 }
 
 fn into_response(result: Result<Value, Rejection>) -> Response {

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::client_resolver::Networks;
 use super::descriptors::DescriptorPlan;
-use super::flag_values::seconds;
+use super::flag_values::{seconds, whole_number};
 use super::options::{LIMITS_HEADING, MAX_SECONDS};
 use crate::gateway::GatewayOptions;
 use crate::listen::ConnectionLimits;
@@ -19,14 +19,14 @@ const MIN_CONNECTIONS_PER_CLIENT: usize = 16;
 pub(crate) struct BoundArgs {
     /// Maximum number of connections from one client (an address of IPv4, a /64 of IPv6) to each address; further ones are
     /// closed [default: a tenth of --max-connections]
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_CLIENT", help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_CLIENT", value_parser = whole_number::<usize>(1..=u64::MAX), help_heading = LIMITS_HEADING)]
     pub(crate) max_connections_per_client: Option<usize>,
     /// Maximum number of requests under way through the gateway; further ones get 503
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_REQUESTS", default_value_t = 1024, help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_REQUESTS", value_parser = whole_number::<usize>(1..=u64::MAX), default_value_t = 1024, help_heading = LIMITS_HEADING)]
     pub(crate) max_requests: usize,
     /// Maximum number of requests of one client under way through the gateway; further ones get 429 [default: an eighth of
     /// --max-requests]
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_REQUESTS_PER_CLIENT", help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_REQUESTS_PER_CLIENT", value_parser = whole_number::<usize>(1..=u64::MAX), help_heading = LIMITS_HEADING)]
     pub(crate) max_requests_per_client: Option<usize>,
     /// Networks to which the maxima for one client do not apply, besides the trusted proxies of the rule file, such as
     /// 10.0.0.0/8,192.0.2.7; `none` for none
@@ -37,16 +37,16 @@ pub(crate) struct BoundArgs {
     pub(crate) client_timeout: Duration,
     /// Bytes that make up for a second of --client-timeout: a client at this rate is never cut off; with 0, each byte starts that
     /// time anew
-    #[arg(long, value_name = "N", env = "TIDEGATE_MIN_RATE", default_value_t = 1024, help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MIN_RATE", value_parser = whole_number::<u64>(0..=u64::MAX), default_value_t = 1024, help_heading = LIMITS_HEADING)]
     pub(crate) min_rate: u64,
     /// Time within which a body through the gateway must arrive, at any rate, if the response does not begin before
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_UPLOAD_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "1h", help_heading = LIMITS_HEADING)]
     pub(crate) upload_timeout: Duration,
     /// Maximum number of connections to --upstream, and of requests at it; further requests wait for up to five seconds
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_UPSTREAM_CONNECTIONS", default_value_t = 768, help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_UPSTREAM_CONNECTIONS", value_parser = whole_number::<usize>(1..=u64::MAX), default_value_t = 768, help_heading = LIMITS_HEADING)]
     pub(crate) max_upstream_connections: usize,
     /// Maximum number of requests that wait for --upstream; further ones get 503
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_UPSTREAM_QUEUE", default_value_t = 256, help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_UPSTREAM_QUEUE", value_parser = whole_number::<usize>(0..=u64::MAX), default_value_t = 256, help_heading = LIMITS_HEADING)]
     pub(crate) max_upstream_queue: usize,
 }
 

@@ -32,7 +32,7 @@ pub(crate) async fn connect(
     match store.check_servers().await {
         Ok(warnings) => warn(&warnings),
         Err(error) if error.is_transient() => {
-            tracing::warn!(target: "tidegate::store", "{error}. Until it answers, each rule does what its on_failure says");
+            tracing::warn!(target: "tidegate::store", "each rule does what its on_failure says until the store answers: {error}");
             let task = tokio::spawn(examine_until_ready(store.clone(), crate::timer::tokio_timer()));
             return Ok((store, StoreProbe(Some(task))));
         }

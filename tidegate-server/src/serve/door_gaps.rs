@@ -135,15 +135,15 @@ fn log_in_use(gap: &DoorGap) {
     tracing::warn!(target: "tidegate::server", rule, door, "a request came in: {gap}. Fix: {help}");
 }
 
-/// Refuses a file with a rule against guessing that never applies at the gateway, if there is one: guesses would be unlimited.
-pub(crate) fn check_gateway_rules(file: &RuleFile, has_gateway: bool) -> Result<(), Report> {
-    if has_gateway { file.check_for_door(FrontDoor::Gateway) } else { Ok(()) }
+/// Refuses a file with a rule against guessing that never applies at the gateway, if it is one of `doors`: guesses would be unlimited.
+pub(crate) fn check_gateway_rules(file: &RuleFile, doors: &[FrontDoor]) -> Result<(), Report> {
+    if doors.contains(&FrontDoor::Gateway) { file.check_for_door(FrontDoor::Gateway) } else { Ok(()) }
 }
 
-/// Logs which rules the front ends of a server cannot serve. Forward-auth and Envoy's service are open on every server, used or not, so
+/// Logs which rules the front ends of a server cannot serve. Forward-auth and Envoy's service are open unless they are off, used or not, so
 /// that their lines are no warnings until a request comes.
-pub(crate) fn log_gaps(file: &RuleFile, has_gateway: bool) {
-    for door in DOORS.into_iter().filter(|door| has_gateway || *door != FrontDoor::Gateway) {
+pub(crate) fn log_gaps(file: &RuleFile, doors: &[FrontDoor]) {
+    for door in DOORS.into_iter().filter(|door| doors.contains(door)) {
         let is_used = door == FrontDoor::Gateway;
         let (idle, gaps): (Vec<_>, Vec<_>) =
             file.door_gaps(door).into_iter().partition(|gap| gap.effect() == GapEffect::NeverApplies);
@@ -240,7 +240,7 @@ rules:
     fn requests_whose_slots_are_held_for_the_whole_lease_are_counted_and_logged() {
         let text = "version: 1\nrules: [{ id: exports, per: [], concurrency: { max: 3, lease: 30s } }]\n";
         let file = RuleFile::parse("rules.yaml", text).unwrap();
-        let lines = logged_lines(|| log_gaps(&file, true));
+        let lines = logged_lines(|| log_gaps(&file, &DOORS));
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines.iter().all(|line| line.starts_with("INFO rule `exports` holds slots")), "{lines:?}");
         let counters = DoorGapCounters::default();
@@ -263,17 +263,18 @@ rules:
             "INFO rule `login` counts by `body",
             "INFO rule `account` counts by `attr",
         ];
-        assert_eq!(logged_lines(|| log_gaps(&file, false)), forward_auth);
+        assert_eq!(logged_lines(|| log_gaps(&file, &DOORS[1..])), forward_auth);
         let gateway =
             ["WARN rule `job` matches by `action`, which the gateway never has", "WARN rule `account` counts by `attr"];
-        assert_eq!(logged_lines(|| log_gaps(&file, true)), [&gateway[..], &forward_auth[..]].concat());
+        assert_eq!(logged_lines(|| log_gaps(&file, &DOORS)), [&gateway[..], &forward_auth[..]].concat());
+        assert_eq!(logged_lines(|| log_gaps(&file, &[FrontDoor::Check])), [""; 0], "the others are off");
         let claims = "version: 1\nidentify: { user: claim:sub, authenticated: authorization }\nrules:\n\
                       - { id: a, per: [user], fixed_window: { limit: 9, window: 1m } }\n";
         let claims = RuleFile::parse("rules.yaml", claims).unwrap();
-        assert_eq!(logged_lines(|| log_gaps(&claims, true)), ["WARN rule `a` reads `claim"]);
-        assert_eq!(logged_lines(|| log_gaps(&claims, false)), [""; 0]);
+        assert_eq!(logged_lines(|| log_gaps(&claims, &DOORS)), ["WARN rule `a` reads `claim"]);
+        assert_eq!(logged_lines(|| log_gaps(&claims, &DOORS[1..])), [""; 0]);
         let plain = RuleFile::parse("rules.yaml", super::super::start_page::EXAMPLE_RULES).unwrap();
-        assert_eq!(logged_lines(|| log_gaps(&plain, true)), [""; 0]);
+        assert_eq!(logged_lines(|| log_gaps(&plain, &DOORS)), [""; 0]);
     }
 
     /// No rule applies to any of these requests, so no rule shows that the front end is in use.
@@ -304,7 +305,7 @@ rules:
         assert_eq!(ask("forward-auth"), 0);
         let path = RuleFile::parse("rules.yaml", &meant.replace("action: a", "path: /a")).unwrap();
         let applies = "WARN rule `job0` applies at the gateway, which its `front_ends` leave out";
-        assert_eq!(logged_lines(|| log_gaps(&path, true))[0], applies, "a statement is no condition");
+        assert_eq!(logged_lines(|| log_gaps(&path, &DOORS))[0], applies, "a statement is no condition");
         counters.follow(&RuleFile::parse("rules.yaml", &text(MAX_LOGGED_RULES + 50)).unwrap());
         assert_eq!(ask("forward-auth"), MAX_LOGGED_RULES + 1, "a line for the others");
     }

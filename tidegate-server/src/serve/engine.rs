@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rustls::ServerConfig;
-use tidegate::{Limiter, MemoryStore, Secret, Timer};
-use tidegate_rules::{RuleChanges, RuleFile};
+use tidegate::{Limiter, MemoryStore, Namespace, Secret, Timer};
+use tidegate_rules::{FrontDoor, RuleChanges, RuleFile};
 use tidegate_tower::Handle;
 use tokio::sync::watch;
 
@@ -15,19 +15,20 @@ use super::client_resolver::ClientResolver;
 use super::connect::{StoreProbe, connect};
 use super::door_gaps::{check_gateway_rules, log_gaps};
 use super::envoy::Envoy;
+use super::flag_values::file_error;
 use super::instrumented_store::InstrumentedStore;
-use super::leases::Leases;
 use super::ledger::{LedgerMeans, LedgerSetup, ServerLedger, warn_of_unrecorded};
 use super::metrics::Metrics;
 use super::observers::Observers;
 use super::options::ServeArgs;
 use super::part::{Part, PartErrors};
-use super::receipts::Receipts;
 use super::refusal_log::RefusalLog;
-use super::reservations::ReservationIds;
+use super::rule_fingerprint::RuleFingerprint;
+use super::rules_status::{RulesStatus, log_report};
 use super::start_page;
+use super::tokens::GrantTokens;
 use super::waiting::AcquireCalls;
-use crate::envoy::EnvoyService;
+use crate::envoy::{EnvoyConfig, EnvoyService};
 use crate::failure::Failure;
 use crate::listen::{Tls, TlsError, TlsFiles};
 use crate::store::{AnyStore, StoreUrl};
@@ -42,17 +43,18 @@ pub(crate) struct Engine {
     metrics: Arc<Metrics>,
     refusals: Arc<RefusalLog>,
     clients: Arc<ClientResolver>,
-    has_gateway: bool,
+    /// The front ends that are not off.
+    doors: Vec<FrontDoor>,
     has_strict_checks: bool,
     path: Option<PathBuf>,
     envoy: Envoy,
     status: RwLock<RulesStatus>,
+    fingerprint: RuleFingerprint,
+    namespace: Namespace,
     store_name: &'static str,
     ledger: Option<ServerLedger>,
     has_secret: bool,
-    receipts: Receipts,
-    leases: Leases,
-    reservations: ReservationIds,
+    tokens: GrantTokens,
     waiting: AcquireCalls,
     /// The longest time that a caller waits.
     max_wait: Duration,
@@ -66,19 +68,10 @@ pub(crate) struct Engine {
     _probe: StoreProbe,
 }
 
-/// The rules in force.
-#[derive(Clone, Debug)]
-pub(crate) struct RulesStatus {
-    /// Counts the times that rules were read; the first are version 1.
-    pub(crate) version: u64,
-    /// Number of rules.
-    pub(crate) rules: usize,
-    file: Arc<RuleFile>,
-}
-
 impl Engine {
     /// Reads the files, connects to the store, and logs a warning for each harmful setting.
     pub(crate) async fn open(arguments: &ServeArgs) -> Result<Self, Failure> {
+        let doors = arguments.front_doors()?;
         let url = StoreUrl::parse(&arguments.store).map_err(|why| Failure::usage(format!("--store: {why}")))?;
         if arguments.secret.secret()?.is_none() && url.is_shared() {
             let warning = "anyone who reads the store can guess subjects; set TIDEGATE_SECRET";
@@ -87,8 +80,8 @@ impl Engine {
         arguments.tls()?;
         let file = read(arguments.rules.as_ref())?;
         log_report(&file);
-        check_gateway_rules(&file, arguments.has_gateway())?;
-        log_gaps(&file, arguments.has_gateway());
+        check_gateway_rules(&file, &doors)?;
+        log_gaps(&file, &doors);
         let setup = LedgerSetup::new(arguments, &url, &file).await?;
         if setup.is_some() {
             warn_of_unrecorded(&file);
@@ -111,15 +104,13 @@ impl Engine {
         ledger: Option<ServerLedger>,
         timer: Arc<dyn Timer>,
     ) -> Result<Self, Failure> {
-        let (secret, files) = (arguments.secret.secret()?, arguments.tls()?);
+        let (secret, doors) = (arguments.secret.secret()?, arguments.front_doors()?);
         let is_shared = matches!(store, AnyStore::Redis(_));
-        let receipts = Receipts::new(arguments.secret.receipt_key(), is_shared);
-        let receipts = receipts.map_err(|error| Failure::usage(error.to_string()))?;
         let refusals = Arc::new(RefusalLog::new(&file, secret.is_none() && is_shared));
         let has_secret = secret.is_some();
         // Instances on a shared store need the same secret. For one process alone, nobody may compute the hash of a subject.
         let secret = secret.unwrap_or_else(|| if is_shared { Secret::public() } else { Secret::random() });
-        let envoy = Envoy::open(&arguments.envoy, arguments.envoy_budget(), &secret)?;
+        let envoy = Envoy::open(&arguments.envoy, arguments.has_envoy(), arguments.envoy_budget(), &secret)?;
         let metrics = Arc::new(Metrics::new(arguments.near_limit, store.clone()));
         metrics.follow(&file);
         let store = InstrumentedStore::new(store, Arc::clone(&metrics));
@@ -138,32 +129,34 @@ impl Engine {
         };
         let untrusted = metrics.untrusted_forwarded().clone();
         let waiting = AcquireCalls::new(arguments.waiting_bounds(), metrics.waiting().clone());
-        Ok(Self {
+        let engine = Self {
             handle: Handle::new(limiter),
             rule_changes: watch::Sender::new(()),
             store,
             metrics,
             refusals,
             clients: Arc::new(ClientResolver::new(arguments.bounds.exempt_clients.clone(), &file, untrusted)),
-            has_gateway: arguments.has_gateway(),
+            doors,
             has_strict_checks: arguments.strict_checks,
             path: arguments.rules.clone(),
             envoy,
             status: RwLock::new(RulesStatus::new(1, file)),
+            fingerprint: RuleFingerprint::new(&secret),
+            namespace: arguments.namespace().clone(),
             store_name: if is_shared { "redis" } else { "memory" },
             ledger,
             has_secret,
-            receipts,
-            leases: Leases::new(arguments.secret.lease_key(), is_shared),
-            reservations: ReservationIds::new(arguments.secret.reservation_key(), is_shared),
+            tokens: GrantTokens::new(arguments.secret.token_key(), is_shared),
             waiting,
             max_wait: arguments.max_wait,
             timer,
             part_errors: PartErrors::default(),
-            tls: tls(files.clone())?,
-            gateway_tls: tls(files.map(|files| TlsFiles { client_ca: None, ..files }))?,
+            tls: tls(arguments.tls()?)?,
+            gateway_tls: tls(arguments.gateway_tls()?)?,
             _probe: probe,
-        })
+        };
+        engine.announce_rules();
+        Ok(engine)
     }
 
     pub(crate) const fn handle(&self) -> &Handle<InstrumentedStore> {
@@ -187,6 +180,11 @@ impl Engine {
     /// TLS of the gateway, if it has it.
     pub(crate) const fn gateway_tls(&self) -> Option<&Tls> {
         self.gateway_tls.as_ref()
+    }
+
+    /// Whether an address has TLS.
+    pub(crate) const fn has_tls(&self) -> bool {
+        self.tls.is_some() || self.gateway_tls.is_some()
     }
 
     /// Reads the certificates again.
@@ -248,16 +246,9 @@ impl Engine {
         self.has_strict_checks
     }
 
-    pub(crate) const fn receipts(&self) -> &Receipts {
-        &self.receipts
-    }
-
-    pub(crate) const fn leases(&self) -> &Leases {
-        &self.leases
-    }
-
-    pub(crate) const fn reservations(&self) -> &ReservationIds {
-        &self.reservations
+    /// What callers hold.
+    pub(crate) const fn tokens(&self) -> &GrantTokens {
+        &self.tokens
     }
 
     /// The callers that wait.
@@ -282,6 +273,23 @@ impl Engine {
     /// The ledger, if there is one.
     pub(crate) const fn ledger(&self) -> Option<&ServerLedger> {
         self.ledger.as_ref()
+    }
+
+    /// The fingerprint of the rules and limits in force.
+    pub(crate) fn rules_fingerprint(&self) -> u64 {
+        self.fingerprint.current()
+    }
+
+    /// Tells the other instances on a shared store which rules and limits are in force.
+    fn announce_rules(&self) {
+        let fingerprint = self.fingerprint.update(&self.rules_status().file, &self.envoy);
+        if let Some(store) = self.store.inner().redis() {
+            store.announce_rules(fingerprint);
+        }
+    }
+
+    pub(crate) const fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
     /// `memory` or `redis`.
@@ -326,8 +334,14 @@ impl Engine {
             None => RuleFile::parse("example", start_page::EXAMPLE_RULES),
         };
         let file = read.map_err(|report| report.to_string())?;
-        check_gateway_rules(&file, self.has_gateway).map_err(|report| report.to_string())?;
+        check_gateway_rules(&file, &self.doors).map_err(|report| report.to_string())?;
         self.check_ledger(&file).map(|()| file)
+    }
+
+    /// Replaces the configuration of Envoy's service.
+    pub(crate) fn use_envoy(&self, config: EnvoyConfig) {
+        self.envoy.replace(config);
+        self.announce_rules();
     }
 
     /// Replaces the rules, and returns what has changed.
@@ -338,27 +352,16 @@ impl Engine {
         self.metrics.follow(&file);
         self.refusals.follow(&file);
         self.clients.follow(&file);
-        log_gaps(&file, self.has_gateway);
+        log_gaps(&file, &self.doors);
         if self.ledger.is_some() {
             warn_of_unrecorded(&file);
         }
         self.replace_limiter(self.limiter().with_rules(file.rules().clone()));
         *status = RulesStatus::new(status.version + 1, file);
+        drop(status);
+        self.announce_rules();
         self.part_errors.set(Part::Rules, None);
         changes
-    }
-}
-
-/// Logs the warnings and notes of a file that is used from now on.
-fn log_report(file: &RuleFile) {
-    if !file.report().problems().is_empty() {
-        tracing::warn!(target: "tidegate::server", "{}", file.report());
-    }
-}
-
-impl RulesStatus {
-    fn new(version: u64, file: RuleFile) -> Self {
-        Self { version, rules: file.ids().count(), file: Arc::new(file) }
     }
 }
 
@@ -371,7 +374,13 @@ fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
 }
 
 fn tls(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
-    files.map(Tls::load).transpose().map_err(|error| Failure::usage(error.to_string()))
+    let Some(files) = files else { return Ok(None) };
+    let flags = [
+        ("--tls-cert", Some(&files.certificate)),
+        ("--tls-key", Some(&files.key)),
+        ("--tls-client-ca", files.client_ca.as_ref()),
+    ];
+    Tls::load(files.clone()).map(Some).map_err(|error| file_error(&flags, &error))
 }
 
 impl fmt::Debug for Engine {

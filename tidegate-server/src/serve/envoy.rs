@@ -136,16 +136,23 @@ impl EnvoyArgs {
 }
 
 impl Envoy {
-    /// Loads the configuration, if a flag names one.
-    pub(crate) fn open(arguments: &EnvoyArgs, max_decision_time: Duration, secret: &Secret) -> Result<Self, Failure> {
-        arguments.warn();
+    /// Loads the configuration, if a flag names one and the service is not off.
+    pub(crate) fn open(
+        arguments: &EnvoyArgs,
+        is_on: bool,
+        max_decision_time: Duration,
+        secret: &Secret,
+    ) -> Result<Self, Failure> {
+        if is_on {
+            arguments.warn();
+        }
         let stats = Stats::default();
-        let files = match &arguments.envoy_config {
+        let files = match arguments.envoy_config.as_ref().filter(|_| is_on) {
             None => None,
             Some(folder) => {
                 let options = arguments.options(secret, &stats);
                 let config = EnvoyConfig::load(folder, &options);
-                let config = config.map_err(|errors| Failure::usage(errors.to_string()))?;
+                let config = config.map_err(|errors| Failure::usage(format!("--envoy-config: {errors}")))?;
                 log_warnings(&config);
                 Some(Files { folder: folder.clone(), options, config: ConfigHandle::new(config) })
             }
@@ -187,6 +194,11 @@ impl Envoy {
         let Some(files) = &self.files else { return };
         log_warnings(&config);
         files.config.replace(config);
+    }
+
+    /// The limits of the configuration as text, if there is one.
+    pub(super) fn limit_lines(&self) -> Option<String> {
+        Some(self.files.as_ref()?.config.current()?.lines().join("\n"))
     }
 
     /// The folder of the configuration, if there is one.

@@ -212,4 +212,26 @@ mod tests {
         }
         assert_eq!(answers, [(200, false), (200, true), (429, false)]);
     }
+
+    #[tokio::test]
+    async fn a_denial_has_the_format_of_its_rule_whatever_status_the_proxy_asks_for() {
+        let limit = Limit::quota(1, Periods::utc(Period::Year)).unwrap();
+        let rule = Rule::new("year", limit).with_usage(tidegate::UsageKind::Total);
+        let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), Arc::new(MemoryStore::new()));
+        let file = RuleFile::parse("rules.yaml", "version: 1\nrules: []\n").unwrap();
+        let clients = Arc::new(ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::default()));
+        let app: Router = router(&Handle::new(limiter), &clients).with_state(());
+        for (address, status) in
+            [("/v1/forward-auth", 200), ("/v1/forward-auth", 429), ("/v1/forward-auth?deny=403", 403)]
+        {
+            let call =
+                http::Request::get(address).header("x-forwarded-uri", "/v1/messages").body(Body::empty()).unwrap();
+            let response = app.clone().oneshot(call).await.unwrap();
+            assert_eq!(response.status().as_u16(), status, "{address}");
+            let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+            let is_openai =
+                body.ends_with(br#""type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#);
+            assert_eq!(is_openai, status != 200, "{body:?}");
+        }
+    }
 }

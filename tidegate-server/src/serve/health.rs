@@ -1,7 +1,7 @@
 //! `/healthz`: the process answers. `/readyz`: the rules and the store that it decides by.
 //!
-//! A server is ready without its store, too: rules define what happens then, which needs requests to reach the server. It is not ready while
-//! it rebuilds, at its start, what the store has lost of quotas with a ledger.
+//! A server is ready without its store or its ledger, too: rules define what happens then, which needs requests to reach the server. It is not
+//! ready while it rebuilds, at its start, what the store has lost of quotas with a ledger.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate::spi::Store;
 use tidegate_ledger::LedgerErrorKind;
-use tidegate_redis::ServerState;
+use tidegate_redis::{RedisStore, ServerState};
 use tidegate_rules::RuleFile;
 
 use super::engine::Engine;
-use super::ledger::{PreparationState, ServerLedger};
+use super::ledger::{LedgerCheck, PreparationState, ServerLedger};
 use super::part::Part;
 use crate::duration_text::whole_millis;
 
@@ -37,12 +37,19 @@ pub(crate) async fn readiness(engine: &Engine) -> Value {
     let reached = engine.limiter().ping().await.is_ok();
     let servers = store.inner().servers();
     let servers: Vec<_> = servers.iter().map(server_json).collect();
+    let redis = store.inner().redis();
     json!({
         "ready": engine.ledger().is_none_or(|ledger| ledger.preparation() != PreparationState::Rebuilding),
-        "degraded": !reached,
-        "store": { "kind": engine.store_name(), "reached": reached, "instances": store.instances(), "servers": servers },
+        "degraded": !reached || engine.ledger().is_some_and(ServerLedger::is_degraded),
+        "store": {
+            "kind": engine.store_name(), "namespace": engine.namespace().as_str(), "reached": reached, "instances": store.instances(),
+            "rule_sets": redis.and_then(RedisStore::rule_sets),
+            "rules_differ_ms": redis.and_then(RedisStore::rules_differ_for).map(whole_millis),
+            "servers": servers,
+        },
         "rules": {
-            "source": engine.rules_name(), "version": status.version, "rules": status.rules, "refused": engine.part_errors().get(Part::Rules),
+            "source": engine.rules_name(), "version": status.version, "rules": status.rules,
+            "fingerprint": format!("{:016x}", engine.rules_fingerprint()), "refused": engine.part_errors().get(Part::Rules),
         },
         "ledger": engine.ledger().map(|ledger| ledger_json(ledger, &engine.rules_in_force().1)),
         "envoy": { "refused": engine.part_errors().get(Part::Envoy) },
@@ -52,10 +59,12 @@ pub(crate) async fn readiness(engine: &Engine) -> Value {
 }
 
 fn ledger_json(ledger: &ServerLedger, file: &RuleFile) -> Value {
-    let stats = ledger.stats();
+    let (stats, preparation) = (ledger.stats(), ledger.preparation());
     json!({
         "url": ledger.url().to_string(),
-        "state": ledger.preparation().as_str(),
+        "state": preparation.as_str(),
+        "failed_check": preparation.failed_check().map(LedgerCheck::as_str),
+        "problem": preparation.problem(),
         "reached": stats.ledger_error.is_none(),
         "error": stats.ledger_error.map(LedgerErrorKind::as_str),
         "lag_ms": whole_millis(stats.lag),

@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tidegate::spi::algorithm::holds::HoldEnding;
-use tidegate::spi::{Adjustment, EntryId, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
+use tidegate::spi::{Adjustment, AdjustmentResults, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
 use tidegate::{Clock, StoreError, StoreErrorKind, SystemClock, Timestamp};
 
 use super::metrics::{Metrics, StoreCall};
@@ -78,36 +77,16 @@ impl Store for InstrumentedStore {
         self.record(call, begun, self.store.decide(plan).await)
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+    async fn apply(&self, adjustments: &[Adjustment<'_>]) -> AdjustmentResults {
         let begun = self.clock.now();
-        self.record(StoreCall::Adjust, begun, self.store.adjust(adjustments).await)
+        let results = self.store.apply(adjustments).await;
+        // Its error is that of the call.
+        let _ = self.record(StoreCall::Adjust, begun, results.first_error().cloned().map_or(Ok(()), Err));
+        results
     }
 
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        self.store.adjust_soon(adjustments);
-    }
-
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        let begun = self.clock.now();
-        self.record(StoreCall::Adjust, begun, self.store.update_slots(updates).await)
-    }
-
-    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
-        let begun = self.clock.now();
-        self.record(StoreCall::Adjust, begun, self.store.end_holds(endings).await)
-    }
-
-    async fn adjust_recorded(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<EntryId>, StoreError> {
-        let begun = self.clock.now();
-        self.record(StoreCall::Adjust, begun, self.store.adjust_recorded(adjustments).await)
-    }
-
-    async fn end_holds_recorded(
-        &self,
-        endings: &[Adjustment<'_>],
-    ) -> Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError> {
-        let begun = self.clock.now();
-        self.record(StoreCall::Adjust, begun, self.store.end_holds_recorded(endings).await)
+    fn spawn_apply(&self, adjustments: &[Adjustment<'_>]) {
+        self.store.spawn_apply(adjustments);
     }
 
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {

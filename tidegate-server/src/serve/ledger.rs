@@ -5,42 +5,38 @@
 //!                                                        └── preparation: partitions without a state are rebuilt
 //! ```
 
+mod checks;
 mod preparation;
 mod reconcile_job;
 mod requirements;
 mod timed_stage;
 
+pub(crate) use checks::LedgerCheck;
 pub(crate) use preparation::PreparationState;
 pub(crate) use reconcile_job::{ReconcileJob, ReconcileStatus, unrepaired};
 pub(crate) use requirements::{LedgerMeans, warn_of_unrecorded};
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::spi::{Journal, LedgerStage};
-use tidegate::{Clock, Secret, SystemClock, Timer};
+use tidegate::{Namespace, Secret, Timer};
 use tidegate_ledger::{
-    JournalErrorKind, JournalFile, Ledger, LedgerError, LedgerErrorKind, LedgerLock, LedgerService, LedgerUrl,
-    ServiceOptions, ServiceStats,
+    JournalErrorKind, JournalFile, Ledger, LedgerError, LedgerService, LedgerUrl, ServiceOptions, ServiceStats,
 };
 use tidegate_rules::RuleFile;
 
-use self::preparation::Preparation;
+use self::checks::{CheckedLedger, LedgerChecks};
+use self::preparation::{Preparation, PreparationTask};
 use self::requirements::admits_without_store;
 use self::timed_stage::TimedStage;
+use super::ledger_args::LedgerArgs;
 use super::metrics::Metrics;
 use super::options::ServeArgs;
 use crate::failure::Failure;
 use crate::store::{AnyStore, StoreUrl};
 use crate::timer::tokio_timer;
-
-/// Clocks that differ by more than this are reported.
-const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(2);
-
-/// Clocks that differ by more than this are an error: entries would count in the wrong periods.
-const MAX_CLOCK_ERROR: Duration = Duration::from_hours(1);
 
 /// Time for the last entries to reach the ledger at the end. What does not is posted at the next start.
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,6 +52,7 @@ pub(crate) struct LedgerSetup {
     budget: Duration,
     journal: Option<Arc<JournalFile>>,
     secret: Secret,
+    namespace: Namespace,
     is_store_shared: bool,
 }
 
@@ -67,8 +64,6 @@ pub(crate) struct ServerLedger {
     has_journal: bool,
     preparation: Preparation,
     reconcile: ReconcileJob,
-    /// Keeps other instances with a memory store away.
-    _lock: Option<LedgerLock>,
 }
 
 impl LedgerSetup {
@@ -83,8 +78,10 @@ impl LedgerSetup {
         // The memory store has its outbox there. On a shared store, only a rule that admits requests without it needs one.
         let needs_journal =
             !store.is_shared() || arguments.ledger.given_journal().is_some() || admits_without_store(file).is_some();
-        let journal = if needs_journal { Some(open_journal(arguments.ledger.journal(&url)).await?) } else { None };
-        Ok(Some(Self { url, budget: arguments.ledger.budget(), journal, secret, is_store_shared }))
+        let flags = &arguments.ledger;
+        let journal = if needs_journal { Some(open_journal(flags, &url, &secret).await?) } else { None };
+        let (budget, namespace) = (arguments.ledger.budget(), arguments.namespace().clone());
+        Ok(Some(Self { url, budget, journal, secret, namespace, is_store_shared }))
     }
 
     /// The journal, for the memory store.
@@ -104,69 +101,68 @@ fn check_directory(url: &LedgerUrl) -> Result<(), Failure> {
     }
 }
 
-/// Waits until the process before this one has ended.
-async fn lock_for_memory_store(ledger: &Ledger) -> Result<LedgerLock, LedgerError> {
-    let timer = tokio_timer();
-    let mut attempts = MAX_LOCK_ATTEMPTS;
-    loop {
-        attempts -= 1;
-        match ledger.memory_store_lock().await {
-            Err(error) if error.kind() == LedgerErrorKind::Busy && attempts > 0 => {
-                timer.sleep(LOCK_RETRY_INTERVAL).await;
-            }
-            result => return result,
-        }
-    }
-}
-
 /// Opens the journal, after the process before this one has ended.
-async fn open_journal(path: PathBuf) -> Result<Arc<JournalFile>, Failure> {
+async fn open_journal(flags: &LedgerArgs, url: &LedgerUrl, secret: &Secret) -> Result<Arc<JournalFile>, Failure> {
+    let path = flags.journal(url);
     let timer = tokio_timer();
     let mut attempts = MAX_LOCK_ATTEMPTS;
     let journal = loop {
         attempts -= 1;
-        match JournalFile::open(&path) {
+        match JournalFile::open(&path).and_then(|journal| journal.verify_secret(secret).map(|()| journal)) {
             Ok(journal) => break journal,
             Err(error) if error.kind() == JournalErrorKind::Locked && attempts > 0 => {
                 timer.sleep(LOCK_RETRY_INTERVAL).await;
             }
             Err(error) => {
-                let message =
-                    format!("the journal of the ledger cannot be opened: {error}; --ledger-journal names its file");
-                return Err(Failure::usage(message));
+                let what = "the journal of the ledger cannot be opened";
+                return Err(Failure::usage(match flags.given_journal() {
+                    Some(_) => format!("--ledger-journal: {what}: {error}"),
+                    None => format!("{what}: {error}; --ledger-journal names its file"),
+                }));
             }
         }
     };
     let entries = journal.recovery().entries;
     if entries > 0 {
-        tracing::info!(target: "tidegate::ledger", entries, "the journal has entries of an earlier run, which are posted now");
+        tracing::info!(target: "tidegate::ledger", entries, "the journal has entries of an earlier run, which are posted when the ledger answers");
     }
     Ok(Arc::new(journal))
 }
 
 impl ServerLedger {
-    /// Opens the ledger, checks it, and rebuilds what the store has lost.
+    /// Opens the ledger, checks it, and rebuilds what the store has lost. If PostgreSQL does not answer, this is done when it does.
     pub(crate) async fn open(setup: LedgerSetup, store: AnyStore) -> Result<Self, Failure> {
-        let LedgerSetup { url, budget, journal, secret, is_store_shared } = setup;
+        let LedgerSetup { url, budget, journal, secret, namespace, is_store_shared } = setup;
         let failed = |error: LedgerError| {
             let message = format!("--ledger {url}: {error}");
             if error.is_transient() { Failure::Server(message) } else { Failure::usage(message) }
         };
-        let ledger = Ledger::open(&url).await.map_err(failed)?;
-        ledger.ping().await.map_err(failed)?;
-        check_clock(&ledger).await.map_err(failed)??;
-        ledger.verify_secret(&secret).await.map_err(failed)?;
-        let lock = if is_store_shared { None } else { Some(lock_for_memory_store(&ledger).await.map_err(failed)?) };
+        let checks = LedgerChecks { url: url.clone(), secret, namespace, is_store_shared };
+        let CheckedLedger { ledger, lock } = match Box::pin(checks.open()).await {
+            // A file is on this machine, where somebody starts the server.
+            Err(silent) if silent.is_silence() && url.is_shared() => {
+                let error = silent.error;
+                tracing::warn!(
+                    target: "tidegate::ledger",
+                    "--ledger {url}: {error}. Until it answers, each rule with a ledger does what its on_failure says; it is tried again every \
+                     second"
+                );
+                CheckedLedger { ledger: Ledger::unopened(&url, error), lock: None }
+            }
+            opened => opened.map_err(|failure| failed(failure.error))?,
+        };
         let has_journal = journal.is_some();
         let options = ServiceOptions::default().with_budget(budget);
         let options = match journal {
             Some(journal) => options.with_journal(journal),
             None => options,
         };
-        let service = LedgerService::start(ledger.clone(), store, options).map_err(failed)?;
-        let preparation = Preparation::start(service.clone());
+        let service = LedgerService::start(ledger.clone(), store.clone(), options).map_err(failed)?;
+        let (ledger_of_task, service_of_task) = (ledger.clone(), service.clone());
+        let task = PreparationTask { checks, ledger: ledger_of_task, lock, store, service: service_of_task };
+        let preparation = Preparation::start(task);
         preparation.wait_before_listening().await;
-        Ok(Self { url, ledger, service, has_journal, preparation, reconcile: ReconcileJob::default(), _lock: lock })
+        Ok(Self { url, ledger, service, has_journal, preparation, reconcile: ReconcileJob::default() })
     }
 
     /// The second stage of decisions, which `metrics` measure.
@@ -198,6 +194,11 @@ impl ServerLedger {
         self.preparation.state()
     }
 
+    /// Whether rules with a ledger are decided without the store, or not at all.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.preparation().problem().is_some() || self.stats().ledger_error.is_some()
+    }
+
     /// Whether these rules can be used with what was opened at the start.
     pub(crate) fn check_journal(&self, file: &RuleFile) -> Result<(), String> {
         match admits_without_store(file).filter(|_| !self.has_journal) {
@@ -219,52 +220,8 @@ impl ServerLedger {
     }
 }
 
-/// Compares the clock of this host with that of the ledger.
-async fn check_clock(ledger: &Ledger) -> Result<Result<(), Failure>, LedgerError> {
-    let clock = SystemClock::new();
-    let before = clock.now();
-    let theirs = ledger.now().await?;
-    let after = clock.now();
-    // Their clock was read between the two.
-    let difference = before.since(theirs).max(theirs.since(after));
-    Ok(judge_clock(difference))
-}
-
-fn judge_clock(difference: Duration) -> Result<(), Failure> {
-    let seconds = difference.as_secs();
-    if difference > MAX_CLOCK_ERROR {
-        return Err(Failure::usage(format!(
-            "the clocks of this host and of the ledger differ by {seconds} s, so entries would count in wrong periods: set both by NTP"
-        )));
-    }
-    if difference > MAX_CLOCK_DIFFERENCE {
-        tracing::warn!(
-            target: "tidegate::ledger", seconds,
-            "the clocks of this host and of the ledger differ: near the end of a period, entries may count in the wrong one; set both by NTP"
-        );
-    }
-    Ok(())
-}
-
 impl fmt::Debug for ServerLedger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerLedger").field("url", &self.url).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::serve::status_log::tests::logged_lines;
-
-    #[test]
-    fn a_clock_that_is_seconds_off_is_reported_and_one_that_is_hours_off_is_an_error() {
-        let judge = |seconds: u64| {
-            let mut judged = Ok(());
-            let lines = logged_lines(|| judged = judge_clock(Duration::from_secs(seconds)));
-            (judged.is_ok(), lines.len())
-        };
-        assert_eq!([judge(0), judge(2), judge(3), judge(3600)], [(true, 0), (true, 0), (true, 1), (true, 1)]);
-        assert_eq!(judge(3601), (false, 0));
     }
 }

@@ -4,23 +4,26 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, value_parser};
+use clap::Args;
+use tidegate::Namespace;
 use tidegate::spi::DEFAULT_MAX_KEYS;
 use tidegate_redis::RedisOptions;
+use tidegate_rules::FrontDoor;
 
 use super::admin::{AdminAccess, AdminTokenArgs};
 use super::bound_args::BoundArgs;
 use super::descriptors::{DescriptorPlan, raise_limit};
 use super::envoy::{EnvoyArgs, share};
-use super::flag_values::{listen_address, millis, seconds};
+use super::flag_values::{ListenAddress, listen_address, millis, seconds, whole_number};
 use super::ledger_args::LedgerArgs;
 use super::logging::LogArgs;
 use super::upstream_args::UpstreamArgs;
 use super::waiting::WaitingBounds;
 use crate::envoy::DEFAULT_MAX_DECISION_TIME;
 use crate::failure::Failure;
-use crate::gateway::{Gateway, GatewayOptions};
-use crate::listen::{ConnectionLimits, TlsFiles};
+use crate::gateway::{Gateway, GatewayOptions, upstream_address};
+use crate::listen::{ConnectionLimits, MIN_HEADER_BYTES, TlsFiles};
+use crate::namespace_args::NamespaceArgs;
 use crate::secret::SecretArgs;
 
 /// Run the server: check API, forward-auth, Envoy's rate limit service, gateway and metrics
@@ -37,6 +40,8 @@ pub struct ServeArgs {
     /// redis+cluster://; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArgs,
     /// Time after which a server of a shared store that owes a reply counts as failed; then each rule does what its `on_failure`
     /// says [default: 25ms]
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_BUDGET", value_parser = millis(1..=60_000))]
@@ -48,34 +53,35 @@ pub struct ServeArgs {
     /// Maximum number of buckets that the memory store holds, and the memory of an instance while a shared store fails; further
     /// subjects share overflow buckets. Each takes 64 to 128 bytes, and with a sliding log nine more for each request. Three quarters of the
     /// room are for unauthenticated subjects
-    #[arg(long, value_name = "N", env = "TIDEGATE_MEMORY_KEYS", value_parser = memory_keys, default_value_t = DEFAULT_MAX_KEYS)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MEMORY_KEYS", value_parser = whole_number::<usize>(1..=MAX_MEMORY_KEYS), default_value_t = DEFAULT_MAX_KEYS)]
     pub(crate) memory_keys: usize,
     /// Number of instances to assume until they have counted each other in the store: while the store fails, a rule with
     /// `on_failure: share` allows each instance its limit divided by this number
-    #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = value_parser!(u32).range(1..), default_value_t = 1)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = whole_number::<u32>(1..=u32::MAX as u64), default_value_t = 1)]
     pub(crate) instances: u32,
     /// Time that a reservation lasts unless it is committed or released before; the same on all instances
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESERVATION_TTL", value_parser = seconds(1..=MAX_RESERVATION_TTL_SECONDS), default_value = "5m")]
     pub(crate) reservation_ttl: Duration,
-    /// Address of the check API; as for every address, 8080 and localhost:8080 are on loopback, and :8080 is reached from outside
+    /// Address of the check API; as for every address, 8080 and localhost:8080 are on loopback, :8080 is reached from outside, and `off`
+    /// opens none
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", value_parser = listen_address, default_value = "127.0.0.1:8080")]
-    pub(crate) http: SocketAddr,
+    pub(crate) http: ListenAddress,
     /// Answer calls of the check API that no rule matches with 422 `no_rule`, unless they say `"strict": false`: a mistyped action or path
     /// would pass without a limit
     #[arg(long, env = "TIDEGATE_STRICT_CHECKS")]
     pub(crate) strict_checks: bool,
     /// Address of Envoy's rate limit service
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", value_parser = listen_address, default_value = "127.0.0.1:8081")]
-    pub(crate) grpc: SocketAddr,
+    pub(crate) grpc: ListenAddress,
     /// Address of the gateway; needs --upstream [default: 127.0.0.1:8000 with --upstream]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GATEWAY", value_parser = listen_address)]
-    pub(crate) gateway: Option<SocketAddr>,
+    pub(crate) gateway: Option<ListenAddress>,
     /// The service behind the gateway, such as `http://127.0.0.1:3000` or `https://api.example`; `h2c://` and `h2://` for HTTP/2
-    #[arg(long, value_name = "URL", env = "TIDEGATE_UPSTREAM")]
+    #[arg(long, value_name = "URL", env = "TIDEGATE_UPSTREAM", value_parser = upstream_address)]
     pub(crate) upstream: Option<http::Uri>,
     /// Address of metrics, status, subjects and debug pages; an address other than loopback needs a token
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", value_parser = listen_address, default_value = "127.0.0.1:8082")]
-    pub(crate) admin: SocketAddr,
+    pub(crate) admin: ListenAddress,
     /// Requests that use at least this share of a limit count as near it in the metrics
     #[arg(long, value_name = "SHARE", env = "TIDEGATE_NEAR_LIMIT", default_value_t = 0.8, value_parser = share)]
     pub(crate) near_limit: f64,
@@ -89,13 +95,13 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", help_heading = "TLS")]
     pub(crate) tls_client_ca: Option<PathBuf>,
     /// Maximum number of connections to each address; further ones wait
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", value_parser = whole_number::<usize>(1..=u64::MAX), default_value_t = 10_000, help_heading = LIMITS_HEADING)]
     pub(crate) max_connections: usize,
     /// Maximum size of a request head, in bytes
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_HEADER_BYTES", default_value_t = 65_536, help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_HEADER_BYTES", value_parser = whole_number::<usize>(MIN_HEADER_BYTES as u64..=u64::MAX), default_value_t = 65_536, help_heading = LIMITS_HEADING)]
     pub(crate) max_header_bytes: usize,
     /// Maximum size of a request body through the gateway, in bytes; the default is unlimited
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_BODY_BYTES", help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_BODY_BYTES", value_parser = whole_number::<u64>(0..=u64::MAX), help_heading = LIMITS_HEADING)]
     pub(crate) max_body_bytes: Option<u64>,
     /// Time within which a client must send the head of a request
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_HEADER_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING)]
@@ -108,10 +114,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_MAX_WAIT", value_parser = seconds(0..=MAX_WAIT_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING)]
     pub(crate) max_wait: Duration,
     /// Maximum number of calls of /v1/acquire under way; further ones get 503. Three quarters of them are for unauthenticated subjects
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING", value_parser = value_parser!(u32).range(1..=MAX_WAITING), default_value_t = 1024, help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING", value_parser = whole_number::<u32>(1..=MAX_WAITING), default_value_t = 1024, help_heading = LIMITS_HEADING)]
     pub(crate) max_waiting: u32,
     /// Maximum number of them that wait for the same limits, and of one subject [default: an eighth of --max-waiting]
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING_PER_SUBJECT", value_parser = value_parser!(u32).range(1..=MAX_WAITING), help_heading = LIMITS_HEADING)]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING_PER_SUBJECT", value_parser = whole_number::<u32>(1..=MAX_WAITING), help_heading = LIMITS_HEADING)]
     pub(crate) max_waiting_per_subject: Option<u32>,
     /// Time within which the response of --upstream must begin
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_UPSTREAM_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "60s", help_heading = LIMITS_HEADING)]
@@ -141,7 +147,7 @@ pub(crate) const LIMITS_HEADING: &str = "Limits on clients";
 const MAX_RESERVATION_TTL_SECONDS: u64 = 24 * 60 * 60;
 
 /// The largest room of the memory store.
-const MAX_MEMORY_KEYS: usize = 1_000_000_000;
+const MAX_MEMORY_KEYS: u64 = 1_000_000_000;
 
 /// Address of the gateway if only `--upstream` is given.
 const DEFAULT_GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
@@ -150,7 +156,7 @@ const DEFAULT_GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHO
 const MAX_WAIT_SECONDS: u64 = 3600;
 
 /// The most calls that may wait: half of those that may be under way, so that checks do not depend on them.
-const MAX_WAITING: i64 = 4096;
+const MAX_WAITING: u64 = 4096;
 
 /// Longest time that a flag accepts.
 pub(crate) const MAX_SECONDS: u64 = 365 * 86_400;
@@ -167,7 +173,9 @@ impl ServeArgs {
 
     /// Raises the limit of file descriptors, and shares them between the addresses.
     pub(crate) fn descriptor_plan(&self) -> DescriptorPlan {
-        let (addresses, upstream) = if self.has_gateway() { (3, self.bounds.max_upstream_connections) } else { (2, 0) };
+        let addresses = [self.http.is_some(), self.grpc.is_some(), self.has_gateway()];
+        let addresses = addresses.into_iter().filter(|is_on| *is_on).count();
+        let upstream = if self.has_gateway() { self.bounds.max_upstream_connections } else { 0 };
         DescriptorPlan::new(raise_limit(), addresses, self.max_connections, upstream)
     }
 
@@ -177,9 +185,14 @@ impl ServeArgs {
         WaitingBounds { total: self.max_waiting as usize, per_subject: per_subject as usize }
     }
 
+    /// The namespace of this deployment.
+    pub(crate) const fn namespace(&self) -> &Namespace {
+        &self.namespace.namespace
+    }
+
     /// How a shared store uses its servers.
     pub(crate) fn redis_options(&self) -> RedisOptions {
-        let options = RedisOptions::new().with_queue_wait(self.queue_wait);
+        let options = RedisOptions::new().with_namespace(self.namespace().clone()).with_queue_wait(self.queue_wait);
         match self.store_budget {
             Some(timeout) => options.with_timeout(timeout),
             None => options,
@@ -193,20 +206,46 @@ impl ServeArgs {
         self.envoy.envoy_budget.unwrap_or(by_store)
     }
 
-    /// Whether the flags ask for a gateway.
-    pub(crate) const fn has_gateway(&self) -> bool {
-        self.gateway.is_some() || self.upstream.is_some()
+    /// The front ends that are not off. Fails if all are.
+    pub(crate) fn front_doors(&self) -> Result<Vec<FrontDoor>, Failure> {
+        let all = [
+            (FrontDoor::Check, self.http.is_some()),
+            (FrontDoor::ForwardAuth, self.http.is_some()),
+            (FrontDoor::Envoy, self.has_envoy()),
+            (FrontDoor::Gateway, self.has_gateway()),
+        ];
+        let doors: Vec<FrontDoor> = all.into_iter().filter(|(_, is_on)| *is_on).map(|(door, _)| door).collect();
+        if doors.is_empty() {
+            return Err(Failure::usage(
+                "every front end is off, and no request would reach the limits: write --http 8080, --grpc 8081, or --gateway 8000 with \
+                 --upstream",
+            ));
+        }
+        Ok(doors)
     }
 
-    /// The gateway and its address, if the flags ask for one.
+    /// Whether Envoy's service is not off: it has gRPC at one address, and HTTP at the other.
+    pub(crate) const fn has_envoy(&self) -> bool {
+        self.http.is_some() || self.grpc.is_some()
+    }
+
+    /// Whether the flags ask for a gateway.
+    const fn has_gateway(&self) -> bool {
+        match self.gateway {
+            Some(address) => address.is_some(),
+            None => self.upstream.is_some(),
+        }
+    }
+
+    /// The gateway and its address, if the flags ask for one. What is said of one that is off has no effect.
     pub(crate) fn gateway(&self, plan: &DescriptorPlan) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
+        let address = self.gateway.unwrap_or(Some(DEFAULT_GATEWAY));
+        let Some(address) = address else { return Ok(None) };
         self.upstream_tls.check(self.upstream.as_ref())?;
-        let (address, upstream) = match (self.gateway, &self.upstream) {
-            (address, Some(upstream)) => (address.unwrap_or(DEFAULT_GATEWAY), upstream),
-            (None, None) => return Ok(None),
-            (Some(_), None) => {
-                return Err(Failure::usage("--gateway needs --upstream: the URL of the service behind it"));
-            }
+        let upstream = match &self.upstream {
+            Some(upstream) => upstream,
+            None if self.gateway.is_none() => return Ok(None),
+            None => return Err(Failure::usage("--gateway needs --upstream: the URL of the service behind it")),
         };
         let mut options =
             GatewayOptions::new().with_response_timeout(self.upstream_timeout).with_access_log(self.log.access_log);
@@ -216,30 +255,35 @@ impl ServeArgs {
         Ok(Some((address, self.upstream_tls.gateway(upstream, self.bounds.gateway_options(options, plan))?)))
     }
 
-    /// Who may call the admin address. Fails if it is public and has no token.
-    pub(crate) fn admin_access(&self) -> Result<AdminAccess, Failure> {
-        AdminAccess::new(self.admin, self.admin_tokens.clone())
+    /// Who may call the admin address, unless it is off. Fails if it is public and has no token.
+    pub(crate) fn admin_access(&self) -> Result<Option<AdminAccess>, Failure> {
+        self.admin.map(|address| AdminAccess::new(address, self.admin_tokens.clone())).transpose()
+    }
+
+    /// The certificate files of `--http` and `--grpc`, unless both are off.
+    pub(crate) fn tls(&self) -> Result<Option<TlsFiles>, Failure> {
+        Ok(self.tls_files()?.filter(|_| self.has_envoy()))
+    }
+
+    /// Those of the gateway, unless it is off. Its clients need no certificates.
+    pub(crate) fn gateway_tls(&self) -> Result<Option<TlsFiles>, Failure> {
+        let files = self.tls_files()?.filter(|_| self.has_gateway());
+        Ok(files.map(|files| TlsFiles { client_ca: None, ..files }))
     }
 
     /// The certificate files, if the flags name them.
-    pub(crate) fn tls(&self) -> Result<Option<TlsFiles>, Failure> {
+    fn tls_files(&self) -> Result<Option<TlsFiles>, Failure> {
         match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Ok(Some(TlsFiles {
                 certificate: certificate.clone(),
                 key: key.clone(),
                 client_ca: self.tls_client_ca.clone(),
             })),
+            (Some(_), None) => Err(Failure::usage("--tls-cert needs --tls-key: the private key of the certificate")),
+            (None, Some(_)) => Err(Failure::usage("--tls-key needs --tls-cert: the certificate of the private key")),
             (None, None) if self.tls_client_ca.is_none() => Ok(None),
-            _ => Err(Failure::usage("--tls-cert and --tls-key need each other, and --tls-client-ca needs both")),
+            (None, None) => Err(Failure::usage("--tls-client-ca needs --tls-cert and --tls-key")),
         }
-    }
-}
-
-/// Parses `--memory-keys`.
-fn memory_keys(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(keys) if (1..=MAX_MEMORY_KEYS).contains(&keys) => Ok(keys),
-        _ => Err(format!("it must be a whole number from 1 to {MAX_MEMORY_KEYS}")),
     }
 }
 
@@ -325,8 +369,29 @@ mod tests {
         assert_eq!(address("serve"), None);
         assert_eq!(address("serve --upstream http://h:3000"), Some("127.0.0.1:8000".to_owned()));
         assert_eq!(address("serve --upstream http://h --gateway 0.0.0.0:80"), Some("0.0.0.0:80".to_owned()));
+        assert_eq!(address("serve --upstream http://h --gateway off"), None);
+        assert_eq!(address("serve --gateway off --upstream-ca /no/such/file"), None);
         let error = gateway("serve --gateway 0.0.0.0:80").unwrap_err();
         assert!(matches!(error, Failure::Usage(message) if message.starts_with("--gateway needs --upstream")));
+    }
+
+    #[test]
+    fn a_server_has_the_front_ends_that_are_not_off_and_at_least_one() {
+        use FrontDoor::{Check, Envoy, ForwardAuth, Gateway};
+        for (line, expected) in [
+            ("serve", &[Check, ForwardAuth, Envoy][..]),
+            ("serve --upstream http://h --admin off", &[Check, ForwardAuth, Envoy, Gateway]),
+            ("serve --upstream http://h --gateway off", &[Check, ForwardAuth, Envoy]),
+            ("serve --grpc off", &[Check, ForwardAuth, Envoy]),
+            ("serve --http off", &[Envoy]),
+            ("serve --http off --grpc off --upstream http://h", &[Gateway]),
+        ] {
+            assert_eq!(parse(line).front_doors().unwrap(), expected, "{line}");
+        }
+        for line in ["serve --http off --grpc off", "serve --http off --grpc off --gateway off --upstream http://h"] {
+            let error = parse(line).front_doors().unwrap_err();
+            assert!(matches!(&error, Failure::Usage(message) if message.contains("write --http 8080")), "{error:?}");
+        }
     }
 
     #[test]
@@ -348,8 +413,8 @@ mod tests {
             (format!("{https} --upstream-ca /no/such/file"), "/no/such/file: No such file"),
             (format!("{https} --upstream-ca {empty}"), "empty.pem: the file does not contain a certificate"),
             (format!("{https} --upstream-ca {key}"), "first.key: the file does not contain a certificate"),
-            (format!("{https} --upstream-cert {first}"), "--upstream-cert and --upstream-key need each other"),
-            (format!("{https} --upstream-key {key}"), "--upstream-cert and --upstream-key need each other"),
+            (format!("{https} --upstream-cert {first}"), "--upstream-cert needs --upstream-key"),
+            (format!("{https} --upstream-key {key}"), "--upstream-key needs --upstream-cert"),
             (format!("{https} --upstream-cert {first} --upstream-key {first}"), "does not contain a private key"),
             (format!("{https} --upstream-cert {first} --upstream-key {other_key}"), "does it belong to"),
             (format!("serve --upstream-ca {first}"), "--upstream-ca needs an --upstream with TLS"),

@@ -32,7 +32,7 @@ pub(crate) struct Reloading(JoinHandle<()>);
 /// What reloads.
 struct Reloader {
     engine: Arc<Engine>,
-    access: Arc<AdminAccess>,
+    access: Option<Arc<AdminAccess>>,
 }
 
 /// The use of files that were read.
@@ -43,14 +43,16 @@ impl ReloadableFiles {
     pub(crate) fn new(arguments: &ServeArgs) -> std::io::Result<Self> {
         // Until the signal is registered, it would end the process.
         let hangup = signal(SignalKind::hangup())?;
-        let tls = [&arguments.tls_cert, &arguments.tls_key, &arguments.tls_client_ca].into_iter().flatten().cloned();
+        let client_ca = arguments.tls_client_ca.as_ref().filter(|_| arguments.has_envoy());
+        let tls = arguments.tls_cert.iter().chain(&arguments.tls_key).chain(client_ca).cloned();
         let rules = arguments.rules.iter().filter(|path| path.as_path() != Path::new("-")).cloned();
-        let envoy = arguments.envoy.envoy_config.clone().map(WatchedPaths::Folder);
+        let envoy = arguments.envoy.envoy_config.clone().filter(|_| arguments.has_envoy()).map(WatchedPaths::Folder);
+        let tokens = arguments.admin_tokens.files().filter(|_| arguments.admin.is_some()).cloned();
         let files = [
             (Part::Rules, Some(WatchedPaths::Files(rules.collect()))),
             (Part::Envoy, envoy),
             (Part::Certificates, Some(WatchedPaths::Files(tls.collect()))),
-            (Part::Tokens, Some(WatchedPaths::Files(arguments.admin_tokens.files().cloned().collect()))),
+            (Part::Tokens, Some(WatchedPaths::Files(tokens.collect()))),
         ];
         let parts = files.into_iter().filter_map(|(part, paths)| Some((part, paths?)));
         let parts: Vec<_> = parts.map(|(part, paths)| (part, WatchedFiles::new(paths))).collect();
@@ -62,8 +64,8 @@ impl ReloadableFiles {
     }
 
     /// Reloads each part from now on.
-    pub(crate) fn watch(self, engine: &Arc<Engine>, access: &Arc<AdminAccess>) -> Reloading {
-        let reloader = Reloader { engine: Arc::clone(engine), access: Arc::clone(access) };
+    pub(crate) fn watch(self, engine: &Arc<Engine>, access: Option<&Arc<AdminAccess>>) -> Reloading {
+        let reloader = Reloader { engine: Arc::clone(engine), access: access.cloned() };
         Reloading(tokio::spawn(reloader.run(self)))
     }
 }
@@ -133,11 +135,11 @@ impl Reloader {
             Part::Envoy => match engine.envoy().read()? {
                 None => Box::new(|| {}),
                 Some(config) => Box::new(move || {
-                    engine.envoy().replace(config);
+                    engine.use_envoy(config);
                     self.log_reloaded(part);
                 }),
             },
-            Part::Certificates if engine.tls().is_none() => Box::new(|| {}),
+            Part::Certificates if !engine.has_tls() => Box::new(|| {}),
             Part::Certificates => {
                 let certificates = engine.read_tls().map_err(|error| error.to_string())?;
                 Box::new(move || {
@@ -145,13 +147,16 @@ impl Reloader {
                     self.log_reloaded(part);
                 })
             }
-            Part::Tokens => match self.access.read_tokens()? {
-                None => Box::new(|| {}),
-                Some(tokens) => Box::new(move || {
-                    self.access.replace_tokens(tokens);
-                    self.log_reloaded(part);
-                }),
-            },
+            Part::Tokens => {
+                let Some(access) = &self.access else { return Ok(Box::new(|| {})) };
+                match access.read_tokens()? {
+                    None => Box::new(|| {}),
+                    Some(tokens) => Box::new(move || {
+                        access.replace_tokens(tokens);
+                        self.log_reloaded(part);
+                    }),
+                }
+            }
         })
     }
 

@@ -1,7 +1,15 @@
-//! `StatusLog`: logs when the store stops answering or answers again, and when this instance becomes overloaded or recovers. It
-//! compares the state once in each interval, so that a store that comes and goes does not fill the log.
+//! `StatusLog`: logs when the store stops answering or answers again, when this instance becomes overloaded or recovers, and when the instances
+//! of the deployment have had different rules for too long. It compares the state once in each interval, so that a store that comes and goes
+//! does not fill the log.
+
+use std::time::Duration;
+
+use tidegate_redis::RedisStore;
 
 use super::instrumented_store::InstrumentedStore;
+
+/// Instances that have different rules for longer than this have them by mistake. An upgrade of all of them takes less.
+pub const MAX_RULE_DIFFERENCE: Duration = Duration::from_mins(10);
 
 /// The state at the last comparison.
 #[derive(Debug)]
@@ -10,18 +18,20 @@ pub(crate) struct StatusLog {
     is_overloaded: bool,
     /// Calls refused by overload until then.
     overloads: u64,
+    has_rule_difference: bool,
 }
 
 impl StatusLog {
     /// A log of a server that has just started.
     pub(crate) const fn new() -> Self {
-        Self { is_up: true, is_overloaded: false, overloads: 0 }
+        Self { is_up: true, is_overloaded: false, overloads: 0, has_rule_difference: false }
     }
 
     /// Logs what has changed since the last call.
     pub(crate) fn update(&mut self, store: &InstrumentedStore) {
         self.update_up(store.is_up(), || store.last_error());
         self.update_overloads(store.overloads());
+        self.update_rule_difference(store.inner().redis().and_then(RedisStore::rules_differ_for));
     }
 
     fn update_up(&mut self, is_up: bool, error: impl FnOnce() -> String) {
@@ -47,6 +57,21 @@ impl StatusLog {
             );
         } else if was_overloaded && refused == 0 {
             tracing::info!(target: "tidegate::store", "this instance is no longer overloaded");
+        }
+    }
+
+    fn update_rule_difference(&mut self, lasts: Option<Duration>) {
+        let is_too_long = lasts.is_some_and(|lasts| lasts >= MAX_RULE_DIFFERENCE);
+        if is_too_long && !self.has_rule_difference {
+            self.has_rule_difference = true;
+            tracing::warn!(
+                target: "tidegate::store",
+                "instances of this namespace have had different rules for ten minutes, so the same request has different limits. Give all of them the \
+                 same rules and TIDEGATE_SECRET, and each other deployment a --namespace; `tidegate status` shows the fingerprint of each"
+            );
+        } else if lasts.is_none() && self.has_rule_difference {
+            self.has_rule_difference = false;
+            tracing::info!(target: "tidegate::store", "all instances of this namespace have the same rules again");
         }
     }
 }
@@ -101,6 +126,19 @@ pub(super) mod tests {
                 "WARN this instance is overloaded"
             ]
         );
+    }
+
+    #[test]
+    fn different_rules_are_logged_once_after_ten_minutes() {
+        let lines = lines(|log| {
+            for seconds in
+                [None, Some(0), Some(599), None, Some(599), Some(600), Some(605), Some(3600), None, None, Some(601)]
+            {
+                log.update_rule_difference(seconds.map(Duration::from_secs));
+            }
+        });
+        let warning = "WARN instances of this namespace have had different rules for ten minutes, so the same request has different limits";
+        assert_eq!(lines, [warning, "INFO all instances of this namespace have the same rules again", warning]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `StoreCollector`: metrics of a shared store, read when they are scraped: its servers, its instances, its denial cache, and its
+//! `StoreCollector`: metrics of a shared store, read when they are scraped: its servers, its namespace and instances, its denial cache, and its
 //! keys of unauthenticated subjects.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use tidegate::spi::Store;
-use tidegate_redis::{BreakerState, ServerState, SubjectStats};
+use tidegate_redis::{BreakerState, RedisStore, ServerState, SubjectStats};
 
 use super::metrics::RuleLabel;
 use crate::store::AnyStore;
@@ -20,6 +20,11 @@ pub(crate) struct StoreCollector(pub(crate) AnyStore);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ServerLabel {
     server: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NamespaceLabel {
+    namespace: String,
 }
 
 /// A metric with one series for each `T`: its type, name, help and value.
@@ -98,9 +103,20 @@ const AUTHENTICATED_METRICS: [MetricOf<SubjectStats>; 3] = [
 impl Collector for StoreCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         if let Some(instances) = self.0.instances() {
-            let help = "Instances that share the store, by their heartbeats";
+            let help = "Instances of the namespace, by their heartbeats";
             let mut metric = encoder.encode_descriptor("rate_limit_instances", help, None, MetricType::Gauge)?;
             metric.encode_gauge(&i64::from(instances))?;
+        }
+        if let Some(store) = self.0.redis() {
+            let label = NamespaceLabel { namespace: store.namespace().to_string() };
+            let help = "The namespace of this instance on a shared store; always 1";
+            let mut metric = encoder.encode_descriptor("tidegate_namespace_info", help, None, MetricType::Gauge)?;
+            metric.encode_family(&label)?.encode_gauge(&1_u64)?;
+        }
+        if let Some(rule_sets) = self.0.redis().and_then(RedisStore::rule_sets) {
+            let help = "Different rule sets of the instances of the namespace; more than 1 except during a reload is a mistake";
+            let mut metric = encoder.encode_descriptor("rate_limit_rule_sets", help, None, MetricType::Gauge)?;
+            metric.encode_gauge(&i64::from(rule_sets))?;
         }
         if let Some(entries) = self.0.denial_cache_entries() {
             let help = "Denials of the store that are still answered without it";

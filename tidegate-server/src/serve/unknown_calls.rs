@@ -1,5 +1,7 @@
 //! Answers to calls of a path or with a method that an address does not have: 404 and 405, with the call that was probably meant.
 
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use http::{Method, StatusCode, Uri};
@@ -10,7 +12,7 @@ use CallAddress::{Admin, Both, Http};
 
 /// Which address has a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallAddress {
+enum CallAddress {
     Http,
     Admin,
     Both,
@@ -29,7 +31,7 @@ const CALLS: [(&str, &str, CallAddress); 29] = [
     ("POST", "/v1/quotas/release", Http),
     ("POST", "/v1/quotas/outstanding", Http),
     ("any method", "/v1/forward-auth", Http),
-    ("GET", "/openapi.json", Http),
+    ("GET", "/openapi.json", Both),
     ("POST", "/json", Http),
     ("GET", "/healthcheck", Http),
     ("GET", "/rlconfig", Both),
@@ -54,9 +56,29 @@ pub(crate) fn answer_wrong_methods<S: Clone + Send + Sync + 'static>(router: Rou
     router.method_not_allowed_fallback(async |method: Method, uri: Uri| wrong_method(&method, &uri))
 }
 
-/// Answers calls of paths that `router` does not have. Its address is `here`.
-pub(crate) fn answer_unknown_paths(router: Router, here: CallAddress) -> Router {
-    router.fallback(async move |uri: Uri| unknown_path(&uri, here))
+/// Answers calls of paths that `router`, that of the check API, does not have.
+pub(crate) fn answer_unknown_paths(router: Router) -> Router {
+    router.fallback(async |uri: Uri| unknown_path(&uri, Http))
+}
+
+/// Answers calls of paths that the list does not have for the admin address, even if `router` has them: a call that is not listed, and so
+/// not described, does not exist.
+pub(crate) fn answer_unlisted_paths(router: Router) -> Router {
+    router.layer(from_fn(async |request: Request, next: Next| {
+        if admin_calls().any(|(_, path)| path == request.uri().path()) {
+            return next.run(request).await;
+        }
+        unknown_path(request.uri(), Admin)
+    }))
+}
+
+/// The methods and the path of every call of the admin address.
+pub(crate) fn admin_calls() -> impl Iterator<Item = (&'static str, &'static str)> {
+    calls_at(Admin)
+}
+
+fn calls_at(here: CallAddress) -> impl Iterator<Item = (&'static str, &'static str)> + Clone {
+    CALLS.iter().filter(move |(.., address)| [here, Both].contains(address)).map(|(methods, path, _)| (*methods, *path))
 }
 
 fn wrong_method(method: &Method, uri: &Uri) -> Response {
@@ -72,12 +94,10 @@ fn unknown_path(uri: &Uri, here: CallAddress) -> Response {
     let message = if let Some((_, _, address)) = elsewhere {
         format!("This path is at another address: {}.", address.name())
     } else {
-        let known = CALLS.iter().filter(|(.., address)| [here, Both].contains(address)).map(|(_, known, _)| *known);
-        let list = if here == Admin { "GET / lists all" } else { "GET /openapi.json describes all" };
-        match suggest(path, known).strip_prefix("did you mean ") {
-            Some(meant) => format!("There is no such path; did you mean {meant} {list}."),
-            None => format!("There is no such path; {list}."),
-        }
+        // If nothing is near, it lists all.
+        let meant = Some(suggest(path, calls_at(here).map(|(_, known)| known)));
+        let meant = meant.filter(|text| text.starts_with("did you mean ")).map(|text| text + " ").unwrap_or_default();
+        format!("There is no such path; {meant}GET /openapi.json describes all.")
     };
     problem(StatusCode::NOT_FOUND, "not_found", &message)
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use http::Uri;
 
+use super::flag_values::file_error;
 use crate::failure::Failure;
 use crate::gateway::{Gateway, GatewayOptions, UpstreamTls, UpstreamTlsFiles};
 
@@ -25,8 +26,10 @@ pub(crate) struct UpstreamArgs {
 impl UpstreamArgs {
     /// Fails if a flag has no use.
     pub(crate) fn check(&self, upstream: Option<&Uri>) -> Result<(), Failure> {
-        if self.certificate.is_some() != self.key.is_some() {
-            return Err(Failure::usage("--upstream-cert and --upstream-key need each other"));
+        match (&self.certificate, &self.key) {
+            (Some(_), None) => return Err(Failure::usage("--upstream-cert needs --upstream-key: its private key")),
+            (None, Some(_)) => return Err(Failure::usage("--upstream-key needs --upstream-cert: its certificate")),
+            _ => {}
         }
         let flag = match (&self.ca, &self.certificate) {
             (Some(_), _) => "--upstream-ca",
@@ -47,7 +50,12 @@ impl UpstreamArgs {
         if files == UpstreamTlsFiles::new() {
             return Gateway::new(upstream, options).map_err(|error| Failure::usage(format!("--upstream: {error}")));
         }
-        let tls = UpstreamTls::load(&files).map_err(|error| Failure::usage(format!("TLS to --upstream: {error}")))?;
+        let flags = [
+            ("--upstream-ca", self.ca.as_ref()),
+            ("--upstream-cert", self.certificate.as_ref()),
+            ("--upstream-key", self.key.as_ref()),
+        ];
+        let tls = UpstreamTls::load(&files).map_err(|error| file_error(&flags, &error))?;
         Gateway::with_tls(upstream, &tls, options).map_err(|error| Failure::usage(format!("--upstream: {error}")))
     }
 }

@@ -1,6 +1,5 @@
 //! Refunded hits (`is_negative_hits`), and denied hits that count: charges after the response, and `count_refused`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::ManualClock;
@@ -135,7 +134,7 @@ rules:
 async fn a_refund_fails_while_the_store_is_unavailable() {
     let config = ConfigHandle::new(config_files::parse(LIMITS).unwrap());
     let mut client = EnvoyClient::connect(EnvoyService::from_config(
-        handle(no_rules(), Arc::<store_failures::UnavailableStore>::default()),
+        handle(no_rules(), store_failures::unavailable_store()),
         config,
     ))
     .await;

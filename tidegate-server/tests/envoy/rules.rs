@@ -88,6 +88,17 @@ async fn a_denied_request_consumes_nothing_and_has_headers_and_a_body() {
 }
 
 #[tokio::test]
+async fn a_denial_has_the_format_of_its_rule() {
+    let rules = RULES.replace("    message: Slow down.\n", "    message: Slow down.\n    error_format: openai\n");
+    let mut client = EnvoyClient::with_rules(&rules).await;
+    let login = || hit("edge", &[&[("ip", "203.0.113.9"), (":path", "/login"), ("account", "a7")]]);
+    client.send(login()).await.unwrap();
+    let denied = client.send(login()).await.unwrap();
+    let error = r#"{"message":"Slow down.","type":"rate_limit_error","param":null,"code":"rate_limit_exceeded"}"#;
+    assert_eq!(String::from_utf8(denied.raw_body).unwrap(), format!(r#"{{"type":"error","error":{error}}}"#));
+}
+
+#[tokio::test]
 async fn a_path_counts_under_every_reading() {
     let mut client = EnvoyClient::with_rules(RULES).await;
     let login = |path: &str| hit("edge", &[&[("ip", "203.0.113.9"), (":path", path), ("account", "a7")]]);

@@ -1,7 +1,5 @@
 //! Statistics: what is counted, under which names.
 
-use std::sync::Arc;
-
 use tidegate_server::envoy::messages::{RateLimitOverride, RateLimitUnit};
 use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats};
 
@@ -144,8 +142,7 @@ async fn requests_errors_and_configurations_are_counted() {
     has("ratelimit.service.config_load_error: 2");
     let config = ConfigHandle::new(EnvoyConfig::parse([("a.yaml", LIMITS)], &EnvoyOptions::default()).unwrap());
     let failing =
-        EnvoyService::from_config(handle(no_rules(), Arc::<store_failures::UnavailableStore>::default()), config)
-            .with_stats(&stats);
+        EnvoyService::from_config(handle(no_rules(), store_failures::unavailable_store()), config).with_stats(&stats);
     EnvoyClient::connect(failing).await.send(hit("edge", &[&[("plain", "v")]])).await.unwrap_err();
     has("ratelimit.service.call.should_rate_limit.redis_error: 1");
 }

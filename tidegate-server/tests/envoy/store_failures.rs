@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use tidegate::spi::{Adjustment, Key, Observer, Plan, Store, Verdict};
-use tidegate::{Decision, Limiter, StoreError, StoreErrorKind};
+use tidegate::spi::{FailingStore, Fault, Observer, Plan};
+use tidegate::{Decision, Limiter, MemoryStore, StoreError, StoreErrorKind};
 use tidegate_rules::RuleFile;
 use tidegate_server::envoy::{ConfigHandle, EnvoyService, router};
 use tidegate_tower::LimitLayer;
@@ -15,49 +15,26 @@ use tower::ServiceExt;
 
 use crate::envoy::{EnvoyClient, config_files, handle, hit, no_rules, with_hits};
 
-/// A store that always fails, or never answers.
-#[derive(Default)]
-pub(crate) struct UnavailableStore {
-    hangs: bool,
-    /// Whether it fails since too many plans wait.
-    overloaded: bool,
-    /// Whether it fails since the subject has other plans waiting.
-    crowded: bool,
+/// A store that always fails.
+pub(crate) fn unavailable_store() -> FailingStore {
+    FailingStore::failing_with(StoreError::new(StoreErrorKind::Unavailable, "10.0.0.7 is unreachable"))
 }
 
-impl UnavailableStore {
-    async fn error<T>(&self) -> Result<T, StoreError> {
-        if self.hangs {
-            std::future::pending::<()>().await;
-        }
-        if self.overloaded {
-            return Err(StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait"));
-        }
-        if self.crowded {
-            return Err(StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait").with_crowded());
-        }
-        Err(StoreError::new(StoreErrorKind::Unavailable, "10.0.0.7 is unreachable"))
-    }
+/// A store for which too many plans wait.
+fn overloaded_store() -> FailingStore {
+    FailingStore::failing_with(StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait"))
 }
 
-impl Store for UnavailableStore {
-    async fn decide(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.error().await
-    }
+/// The same, where the subject has other plans waiting.
+fn crowded_store() -> FailingStore {
+    FailingStore::failing_with(StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait").with_crowded())
+}
 
-    async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.error().await
-    }
-
-    fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
-
-    async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
-        self.error().await
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        self.error().await
-    }
+/// A store that never answers.
+fn silent_store() -> FailingStore {
+    let store = FailingStore::new(MemoryStore::new());
+    store.fail_if(|_| Some(Fault::Silence));
+    store
 }
 
 const RULES: &str = "
@@ -80,19 +57,16 @@ rules:
     on_failure: local
 ";
 
-pub(crate) fn service_with_rules() -> EnvoyService<Arc<UnavailableStore>> {
+pub(crate) fn service_with_rules() -> EnvoyService<FailingStore> {
     let file = RuleFile::parse("rules.yaml", RULES).unwrap();
-    EnvoyService::from_rules(handle(file.rules().clone(), Arc::new(UnavailableStore::default())))
+    EnvoyService::from_rules(handle(file.rules().clone(), unavailable_store()))
 }
 
 /// Envoy waits 20 ms by default; the failure policies of the rules apply before.
 #[tokio::test]
 async fn a_store_that_hangs_does_not_exceed_the_timeout_of_envoy() {
     let file = RuleFile::parse("rules.yaml", RULES).unwrap();
-    let hanging = EnvoyService::from_rules(handle(
-        file.rules().clone(),
-        Arc::new(UnavailableStore { hangs: true, ..UnavailableStore::default() }),
-    ));
+    let hanging = EnvoyService::from_rules(handle(file.rules().clone(), silent_store()));
     let mut client = EnvoyClient::connect(hanging).await;
     for hits in [0, 1] {
         let response = client.send(with_hits(hit("open", &[&[("k", "v")]]), 0, hits)).await.unwrap();
@@ -149,8 +123,7 @@ async fn every_limit_of_an_envoy_configuration_fails_closed() {
         ConfigHandle::new(config_files::parse(text).unwrap())
     };
     for (strict, code) in [(false, Code::Unavailable), (true, Code::Unknown)] {
-        let service = EnvoyService::from_config(handle(no_rules(), Arc::new(UnavailableStore::default())), config())
-            .with_strict(strict);
+        let service = EnvoyService::from_config(handle(no_rules(), unavailable_store()), config()).with_strict(strict);
         let mut client = EnvoyClient::connect(service).await;
         assert_eq!(client.send(hit("edge", &[&[("k", "v")]])).await.unwrap_err().code(), code);
         assert_eq!(client.summary(hit("edge", &[&[("other", "v")]])).await, "OK: OK 0");
@@ -160,9 +133,8 @@ async fn every_limit_of_an_envoy_configuration_fails_closed() {
 /// Envoy lets requests pass after an error, so that a client who overloads the server would pass without a limit.
 #[tokio::test]
 async fn a_subject_with_other_requests_waiting_is_over_its_limit_and_no_error() {
-    let crowded = || Arc::new(UnavailableStore { crowded: true, ..UnavailableStore::default() });
     let file = RuleFile::parse("rules.yaml", RULES).unwrap();
-    let by_rules = || EnvoyService::from_rules(handle(file.rules().clone(), crowded()));
+    let by_rules = || EnvoyService::from_rules(handle(file.rules().clone(), crowded_store()));
     let mut client = EnvoyClient::connect(by_rules()).await;
     for domain in ["open", "closed", "local"] {
         for hits in [0, 1] {
@@ -173,12 +145,20 @@ async fn a_subject_with_other_requests_waiting_is_over_its_limit_and_no_error() 
             assert!(response.raw_body.starts_with(br#"{"error":"overloaded","#), "{response:?}");
         }
     }
+    let openai = RuleFile::parse("rules.yaml", &format!("{RULES}http: {{ error_format: openai }}\n")).unwrap();
+    let mut client =
+        EnvoyClient::connect(EnvoyService::from_rules(handle(openai.rules().clone(), crowded_store()))).await;
+    let response = client.send(hit("open", &[&[("k", "v")]])).await.unwrap();
+    assert!(
+        response.raw_body.ends_with(br#","type":"overloaded_error","param":null,"code":"overloaded"}}"#),
+        "{response:?}"
+    );
     let mut shadow = EnvoyClient::connect(by_rules().with_shadow(true)).await;
     assert_eq!(shadow.summary(hit("open", &[&[("k", "v")]])).await, "OK: OVER_LIMIT 0");
     let text = "domain: edge\ndescriptors:\n  - { key: k, rate_limit: { unit: day, requests_per_unit: 1 } }\n";
     for strict in [false, true] {
         let config = ConfigHandle::new(config_files::parse(text).unwrap());
-        let service = EnvoyService::from_config(handle(no_rules(), crowded()), config).with_strict(strict);
+        let service = EnvoyService::from_config(handle(no_rules(), crowded_store()), config).with_strict(strict);
         let summary = EnvoyClient::connect(service).await.summary(hit("edge", &[&[("k", "v")]])).await;
         assert_eq!(summary, "OVER_LIMIT: OVER_LIMIT 0", "strict: {strict}");
     }
@@ -188,10 +168,9 @@ async fn a_subject_with_other_requests_waiting_is_over_its_limit_and_no_error() 
 #[tokio::test]
 async fn while_overloaded_the_limits_of_a_configuration_are_applied_by_the_instance() {
     let text = "domain: edge\ndescriptors:\n  - { key: k, rate_limit: { unit: day, requests_per_unit: 2 } }\n";
-    let overloaded = || Arc::new(UnavailableStore { overloaded: true, ..UnavailableStore::default() });
     for strict in [false, true] {
         let config = ConfigHandle::new(config_files::parse(text).unwrap());
-        let service = EnvoyService::from_config(handle(no_rules(), overloaded()), config).with_strict(strict);
+        let service = EnvoyService::from_config(handle(no_rules(), overloaded_store()), config).with_strict(strict);
         let mut client = EnvoyClient::connect(service).await;
         for expected in ["OK: OK 0", "OK: OK 0", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0"] {
             assert_eq!(client.summary(hit("edge", &[&[("k", "v")]])).await, expected, "strict: {strict}");
@@ -227,7 +206,7 @@ impl Observer for CountingObserver {
 async fn the_observer_sees_each_failed_call_to_the_store_once() {
     let observer = Arc::new(CountingObserver::default());
     let rules = RuleFile::parse("rules.yaml", RULES).unwrap().rules().clone();
-    let limiter = Limiter::new(rules, Arc::new(UnavailableStore::default())).with_observer(Arc::clone(&observer));
+    let limiter = Limiter::new(rules, unavailable_store()).with_observer(Arc::clone(&observer));
     let service = EnvoyService::from_rules(LimitLayer::new(limiter).handle());
     let mut client = EnvoyClient::connect(service.clone()).await;
     let open = || hit("open", &[&[("k", "v")]]);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::response::AppendHeaders;
-use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
-use tidegate::{Limit, Limiter, ManualClock, OnFailure, Rate, Rule, RuleSet, StoreError, StoreErrorKind};
+use tidegate::spi::{FailingStore, Store};
+use tidegate::{Limit, Limiter, ManualClock, OnFailure, Rate, Rule, RuleSet};
 use tidegate_server::gateway::GatewayOptions;
 use tidegate_tower::LimitLayer;
 
@@ -114,40 +114,12 @@ async fn rate_limit_headers_of_the_upstream_are_merged() {
     );
 }
 
-/// A store that always fails.
-struct UnavailableStore;
-
-impl UnavailableStore {
-    fn error() -> StoreError {
-        StoreError::new(StoreErrorKind::Unavailable, "the server is unreachable")
-    }
-}
-
-impl Store for UnavailableStore {
-    async fn decide(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Err(Self::error())
-    }
-
-    async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        Err(Self::error())
-    }
-
-    fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
-
-    async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
-        Err(Self::error())
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        Err(Self::error())
-    }
-}
-
 #[tokio::test]
 async fn without_the_store_an_open_rule_marks_the_request_and_a_closed_rule_gives_503() {
     for (policy, status) in [(OnFailure::Open, "HTTP/1.1 200 "), (OnFailure::Closed, "HTTP/1.1 503 ")] {
         let rules = RuleSet::new([Rule::new("api", burst_limit(5)).with_on_failure(policy)]).unwrap();
-        let gateway = gateway_with_limits(mirror(), LimitLayer::new(Limiter::new(rules, UnavailableStore))).await;
+        let gateway =
+            gateway_with_limits(mirror(), LimitLayer::new(Limiter::new(rules, FailingStore::unavailable()))).await;
         let response = get(gateway, "/", "x-tidegate-degraded: no\r\n").await;
         assert!(response.starts_with(status), "{response}");
         assert_eq!(response.contains("\nx-tidegate-degraded: true\n"), policy == OnFailure::Open, "{response}");
@@ -158,7 +130,7 @@ async fn without_the_store_an_open_rule_marks_the_request_and_a_closed_rule_give
 #[tokio::test]
 async fn without_the_store_a_rule_admits_the_share_of_this_instance() {
     let rules = RuleSet::new([Rule::new("api", burst_limit(4)).with_on_failure(OnFailure::Share)]).unwrap();
-    let limiter = Limiter::new(rules, UnavailableStore).with_instances(2);
+    let limiter = Limiter::new(rules, FailingStore::unavailable()).with_instances(2);
     let gateway = gateway_with_limits(mirror(), LimitLayer::new(limiter)).await;
     for _ in 0..2 {
         let response = get(gateway, "/", "").await;

@@ -8,39 +8,12 @@ use axum::Router;
 use axum::extract::Request;
 use axum::routing::get;
 use http::{Response, StatusCode};
-use tidegate::spi::{Adjustment, Key, Observer, Plan, Store, Verdict};
+use tidegate::spi::{FailingCall, FailingStore, Fault, Observer};
 use tidegate::{Limiter, MemoryStore, OnFailure, Rule, RuleSet, StoreError, StoreErrorKind};
 use tidegate_tower::{DegradedMode, LimitLayer};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::layer::{TestResponse, app, burst, limiter, request_with_key, send};
-
-/// A store of which every call fails, or only adjustments.
-pub(crate) struct FailingStore {
-    store: MemoryStore,
-    adjustments_only: bool,
-    error: StoreError,
-}
-
-impl Store for FailingStore {
-    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        if self.adjustments_only { self.store.decide(plan).await } else { Err(self.error.clone()) }
-    }
-
-    async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        Err(self.error.clone())
-    }
-
-    fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
-
-    async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
-        Err(self.error.clone())
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        Err(self.error.clone())
-    }
-}
 
 /// Counts reported store failures.
 #[derive(Clone, Default)]
@@ -68,7 +41,11 @@ pub(crate) fn failing_layer_with(
     adjustments_only: bool,
 ) -> (LimitLayer<FailingStore>, FailureCount) {
     let failures = FailureCount::default();
-    let store = FailingStore { store: MemoryStore::new(), adjustments_only, error };
+    let store = FailingStore::new(MemoryStore::new());
+    store.fail_if(move |call| {
+        let is_adjustment = matches!(call, FailingCall::Apply(_) | FailingCall::SpawnApply(_));
+        (is_adjustment || !adjustments_only).then(|| Fault::Error(error.clone()))
+    });
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store).with_observer(failures.clone());
     (LimitLayer::new(limiter), failures)
 }

@@ -93,7 +93,7 @@ async fn tokens_are_committed_in_every_layer() {
             assert_eq!(request.extensions().get(), Some(&ReservedTokens(200)));
             match way {
                 "commit" => report.commit(Some(used)).await,
-                "soon" => report.commit_soon(Some(used)),
+                "soon" => report.spawn_commit(Some(used)),
                 "at end" => report.commit_at_end(used),
                 _ => drop(report),
             }

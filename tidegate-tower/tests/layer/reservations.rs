@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use http::StatusCode;
-use tidegate::{MemoryStore, Request, ReservationError, Rule};
+use tidegate::{Costs, Ending, GrantError, MemoryStore, Request, Rule};
 use tidegate_tower::{Handle, LimitLayer};
 use tokio::sync::Notify;
 
@@ -40,7 +40,7 @@ async fn a_handler_reserves_what_it_may_need_and_commits_what_it_used() {
     let page = async |State(limits): State<Limits>| {
         let (decision, reserved) = limits.reserve(&work(), None).await.unwrap();
         assert_eq!((decision.is_allowed(), tokens(&limits).await), (true, (600, 1)));
-        reserved.commit(150).await.unwrap();
+        reserved.end(Ending::Commit(150.into())).await.unwrap();
         "done"
     };
     let app = Router::new().route("/", get(page)).layer(layer).with_state(limits.clone());
@@ -88,13 +88,13 @@ async fn a_handler_that_returns_early_panics_or_is_dropped_releases_what_it_rese
 async fn a_commit_whose_future_is_dropped_is_charged() {
     let (_, limits) = limits();
     let (_, first) = limits.reserve(&work(), None).await.unwrap();
-    drop(first.commit(150));
+    drop(first.end(Ending::Commit(150.into())));
     assert_eq!(tokens(&limits).await, (850, 0));
     let (_, second) = limits.reserve(&work(), None).await.unwrap();
-    drop(second.commit_each(|rule| (rule == "tokens").then_some(50)));
+    drop(second.end(Ending::Commit(Costs::default().with("tokens", 50))));
     assert_eq!(tokens(&limits).await, (800, 0));
     let (_, third) = limits.reserve(&work(), None).await.unwrap();
-    third.commit_each(|_| None).await.unwrap();
+    third.end(Ending::Commit(Costs::default())).await.unwrap();
     assert_eq!(tokens(&limits).await, (400, 0), "as reserved");
 }
 
@@ -102,8 +102,8 @@ async fn a_commit_whose_future_is_dropped_is_charged() {
 async fn a_denied_request_holds_nothing_and_its_end_changes_nothing() {
     let (_, limits) = limits();
     let (decision, held) = limits.reserve(&work().with_cost(1_001), None).await.unwrap();
-    assert!(!decision.is_allowed() && held.reservation().is_none());
-    held.commit(1_001).await.unwrap();
+    assert!(!decision.is_allowed() && held.grant().is_empty());
+    held.end(Ending::Commit(1_001.into())).await.unwrap();
     assert_eq!(tokens(&limits).await, (1_000, 0));
 }
 
@@ -111,12 +111,12 @@ async fn a_denied_request_holds_nothing_and_its_end_changes_nothing() {
 async fn a_kept_reservation_outlives_its_handler_and_is_ended_elsewhere() {
     let (_, limits) = limits();
     let (_, held) = limits.reserve(&work(), Some("job-1")).await.unwrap();
-    let reservation = held.keep().unwrap();
+    let mut reservation = held.keep();
     assert_eq!(tokens(&limits).await, (600, 1));
-    limits.limiter().commit(&reservation, 1).await.unwrap();
+    limits.limiter().end(&mut reservation, &Ending::Commit(1.into())).await.unwrap();
     let (_, again) = limits.reserve(&work(), Some("job-2")).await.unwrap();
-    again.release().await.unwrap();
+    again.end(Ending::Release).await.unwrap();
     let ended = limits.reserve(&work(), Some("job-2")).await.unwrap_err();
-    assert!(matches!(ended, ReservationError::AlreadyEnded));
+    assert!(matches!(ended, GrantError::AlreadyEnded));
     assert_eq!(tokens(&limits).await, (999, 0));
 }

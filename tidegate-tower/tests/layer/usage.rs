@@ -112,7 +112,7 @@ fn a_report_that_is_dropped_after_its_runtime_is_committed() {
         runtime.block_on(send(&app, request_with_key("k1")));
     }
     drop(runtime);
-    reports.recv().unwrap().commit_soon(Some(TokenUsage { input: 1, output: 2 }));
+    reports.recv().unwrap().spawn_commit(Some(TokenUsage { input: 1, output: 2 }));
     drop(reports.recv().unwrap());
     assert_eq!(remaining(&limiter), [1000 - 3 - 100, 1000 - 2 - 100, 998]);
 }

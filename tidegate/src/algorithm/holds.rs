@@ -20,7 +20,13 @@
 //! - **Release**: ends the hold.
 //! - **Charge**, **Refund**: on the limit, as if there were no holds.
 //!
-//! A hold that runs out is equivalent to none. The next operation drops it, without any sweeper.
+//! A hold or an end that has run out is equivalent to none. The next write drops it, without any sweeper. A peek, a repeat, a refusal, and
+//! the end of a hold that is not open write nothing. Nor does a denial, except by a quota in debt: otherwise a list would be kept as long
+//! as the debt. All but peeks and refusals write if something lies too far ahead or another window has begun.
+//!
+//! When the clock steps back, nothing is forgotten that had not run out by the later time: what lies more than the margin ahead moves to
+//! now, and lasts for its time to live from then. What had run out counts again, unless it was dropped. So no unit is given out twice:
+//! whatever consumes or holds units drops it first.
 //!
 //! The end of a *keyed* hold is remembered until the hold would have run out: the same end again changes nothing and is admitted, any other
 //! step is refused. There are at most [`MAX_RESERVATIONS`] entries. Beyond, the oldest end is forgotten; if all are open,
@@ -47,7 +53,9 @@ mod tests;
 
 use super::concurrency::RETRY;
 use super::sliding_log::current;
-use super::{Change, DecidedTake, HoldOp, Op, OpResult, Outcome, State, StateView, Take, TakePosition};
+use super::{
+    AdjustmentOutcome, Change, DecidedTake, HoldOp, Op, OpResult, Outcome, State, StateView, Take, TakePosition,
+};
 use crate::ledger::GateHold;
 use crate::limit::MAX_AMOUNT;
 use crate::{Limit, Timestamp};
@@ -63,19 +71,6 @@ pub const MAX_RESERVATIONS: usize = 1_024;
 pub struct StateWithHolds {
     inner: Option<State>,
     holds: Holds,
-}
-
-/// The result of a commit or a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldEnding {
-    /// The hold has ended now.
-    Ended,
-    /// It had ended in the same way before. Nothing was changed.
-    Repeated,
-    /// It had ended in another way before. Nothing was changed.
-    Differs,
-    /// There is no such hold: it was never made, or has run out.
-    NotFound,
 }
 
 impl StateWithHolds {
@@ -252,15 +247,15 @@ fn status_in(holds: Option<&Holds>, clock: u64, owner: u64) -> HoldStatus {
 }
 
 /// The result of the commit or release `op`, from what is known of the hold before it.
-pub fn ending(status: HoldStatus, op: HoldOp) -> HoldEnding {
+pub fn ending(status: HoldStatus, op: HoldOp) -> AdjustmentOutcome {
     let is_same = match (status, op) {
-        (HoldStatus::Absent, _) => return HoldEnding::NotFound,
-        (HoldStatus::Open(_), _) => return HoldEnding::Ended,
+        (HoldStatus::Absent, _) => return AdjustmentOutcome::NotFound,
+        (HoldStatus::Open(_), _) => return AdjustmentOutcome::Applied,
         (HoldStatus::Committed(before), HoldOp::Commit { cost, .. }) => before == cost.min(MAX_AMOUNT),
         (HoldStatus::Released, HoldOp::Release { .. }) => true,
         _ => false,
     };
-    if is_same { HoldEnding::Repeated } else { HoldEnding::Differs }
+    if is_same { AdjustmentOutcome::Repeated } else { AdjustmentOutcome::Differs }
 }
 
 /// The units that others than `owner` hold; `None` if there are no holds.

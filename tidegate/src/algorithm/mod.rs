@@ -36,7 +36,7 @@ pub mod token_bucket;
 pub(crate) use calendar::Calendar;
 pub use fractional_micros::FractionalMicros;
 pub(crate) use holds::StateWithHolds;
-pub use op::{HoldOp, Op, OpResult, Take, TakePosition};
+pub use op::{AdjustmentOutcome, HoldOp, Op, OpResult, Take, TakePosition};
 pub use state::{Change, State, StateView};
 pub use stored_state::StoredState;
 

@@ -61,6 +61,20 @@ pub enum HoldOp {
     },
 }
 
+/// What became of an operation that is never denied: a charge, a refund, a renewal or the end of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdjustmentOutcome {
+    /// It was applied, as far as the state allows.
+    Applied,
+    /// The hold had ended in the same way before. Nothing was changed.
+    Repeated,
+    /// The hold had ended in another way before. Nothing was changed.
+    Differs,
+    /// There is no such slot or hold: it was never taken, has run out, was released, or was given up because the limit was lowered. Or what a
+    /// refund would give back stays taken. Nothing was changed.
+    NotFound,
+}
+
 /// A request for `units` times `cost`, all of it or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -242,5 +256,17 @@ impl<C> OpResult<C> {
 
     pub(super) fn map<D>(self, into: impl FnOnce(C) -> D) -> OpResult<D> {
         OpResult { admitted: self.admitted, change: self.change.map(into) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_take_knows_the_longest_delay_that_it_accepts() {
+        let delay = Duration::from_micros(3_000_001);
+        assert_eq!(Take::one(1).max_delay(), None, "any");
+        assert_eq!(Take::one(1).with_max_delay(delay).max_delay(), Some(delay));
     }
 }

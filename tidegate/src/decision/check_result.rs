@@ -6,6 +6,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use crate::algorithm::{Calendar, Outcome, TakePosition};
+use crate::http::ErrorFormat;
 use crate::limit::Algorithm;
 use crate::plan::{Check, Plan, Role};
 use crate::spi::{CheckVerdict, Subject};
@@ -20,6 +21,7 @@ pub struct CheckResult {
     /// `None` for most rules.
     pub(crate) plan: Option<Arc<str>>,
     pub(crate) security: bool,
+    pub(crate) error_format: Option<ErrorFormat>,
     pub(crate) window: Calendar,
     pub(crate) algorithm: Algorithm,
     pub(crate) role: Role,
@@ -50,6 +52,7 @@ impl CheckResult {
             limit_name: gate.limit_name_smol_str().clone(),
             plan: gate.plan_arc(),
             security: check.is_security(),
+            error_format: gate.error_format(),
             window: gate.window(),
             algorithm: gate.limit().algorithm(),
             role: gate.role(),
@@ -114,7 +117,7 @@ impl CheckResult {
         self.cost
     }
 
-    /// Whether the cost was consumed, or is held by a [reservation](crate::Reservation).
+    /// Whether the cost was consumed, or is held by a [reservation](crate::Grant).
     pub const fn is_consumed(&self) -> bool {
         self.consumed
     }
@@ -125,7 +128,7 @@ impl CheckResult {
     }
 
     /// Whether it was decided on an overflow bucket, which new subjects share when there are too many. A
-    /// [refund](crate::Limiter::refund) does not return units to such a bucket, except for slots of concurrency limits.
+    /// [refund](crate::Ending::Refund) does not return units to such a bucket, except for slots of concurrency limits.
     pub const fn is_overflowed(&self) -> bool {
         self.overflowed
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::http::HeaderField;
+use crate::http::{ErrorFormat, HeaderField};
 use crate::plan::Role;
 use crate::{Algorithm, CheckResult, Decision, Timestamp, decimal};
 
@@ -34,7 +34,7 @@ const FIELD_CAPACITY_BYTES: usize = 64;
 /// Header fields: names in lower case, each once, with their values.
 pub type Headers = Vec<(&'static str, String)>;
 
-/// Which header fields about limits a response has.
+/// Which header fields about limits a response has, and the format of the body of a refusal.
 ///
 /// ```
 /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
@@ -56,6 +56,7 @@ pub struct HeaderPolicy {
     x_ratelimit: Option<ResetFormat>,
     legacy_ratelimit: Option<ResetFormat>,
     retry_after_ms: bool,
+    error_format: ErrorFormat,
 }
 
 /// A revision of the IETF draft that describes `RateLimit` and `RateLimit-Policy`.
@@ -97,6 +98,7 @@ impl HeaderPolicy {
             x_ratelimit: Some(ResetFormat::Epoch),
             legacy_ratelimit: None,
             retry_after_ms: true,
+            error_format: ErrorFormat::Json,
         }
     }
 
@@ -123,6 +125,13 @@ impl HeaderPolicy {
         self.retry_after_ms = on;
         self
     }
+
+    /// Sets the format of refusals by rules that say [nothing](crate::Rule::error_format) about it, and of requests that cannot be judged
+    /// before the rules are known.
+    pub const fn with_error_format(mut self, format: ErrorFormat) -> Self {
+        self.error_format = format;
+        self
+    }
 }
 
 /// The chosen fields
@@ -145,6 +154,11 @@ impl HeaderPolicy {
     /// Whether `retry-after-ms` is on.
     pub const fn retry_after_ms(&self) -> bool {
         self.retry_after_ms
+    }
+
+    /// The format of refusals by rules that say nothing about it.
+    pub const fn error_format(&self) -> ErrorFormat {
+        self.error_format
     }
 }
 

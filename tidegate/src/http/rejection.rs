@@ -1,15 +1,19 @@
 //! `Rejection`: the HTTP response to a refused request, the same for every front end. It never names a subject, a key or a tenant.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
-use serde_json::Value;
-
+use super::error_format::QUOTA_USED;
 use super::header_policy::{self, Headers};
+use super::json_object::JsonObject;
+use crate::algorithm::Outcome;
+use crate::algorithm::concurrency::RETRY;
 use crate::decision::RETRY_AFTER_FAILURE;
-use crate::http::HeaderPolicy;
+use crate::http::{ErrorFormat, HeaderPolicy};
 use crate::plan::Role;
-use crate::{CheckResult, Decision, RequestProblem, StoreError, StoreErrorKind};
+use crate::{Algorithm, CheckResult, Decision, RequestProblem, StoreError, StoreErrorKind};
+
+/// The name of a denial, for programs.
+const DENIED: &str = "rate_limit_exceeded";
 
 const DENIED_MESSAGE: &str = "Too many requests. Retry later.";
 /// For security rules: does not even say whether waiting helps.
@@ -31,19 +35,9 @@ pub struct Rejection {
     pub message: String,
     /// All header fields, including `content-type` and `cache-control`.
     pub headers: Headers,
-    /// A JSON object, or a problem document if the client prefers that.
+    /// A JSON object in the [format](ErrorFormat) of the rule, or a problem document if the client prefers that.
     pub body: String,
 }
-
-/// The format of a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BodyFormat {
-    Json,
-    Problem,
-}
-
-/// A JSON object with its members in the order of insertion.
-struct JsonObject(String);
 
 impl Rejection {
     /// A rejection from its parts.
@@ -58,7 +52,8 @@ impl HeaderPolicy {
     /// [problem](Decision::problem) without such fields.
     ///
     /// `message` is the message of the rule ([`Rule::message`](crate::Rule::message)), `accept` the `Accept` field of the request. The
-    /// body is JSON unless that field prefers `application/problem+json`.
+    /// body has the [format](Decision::error_format) that the decision names, else that of this policy, unless `accept` prefers
+    /// `application/problem+json`.
     ///
     /// ```
     /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
@@ -79,8 +74,9 @@ impl HeaderPolicy {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reject(&self, decision: &Decision, message: Option<&str>, accept: Option<&str>) -> Rejection {
+        let format = ErrorFormat::for_client(decision.error_format().unwrap_or(self.error_format()), accept);
         if let Some(problem) = decision.problem() {
-            return reject_problem(problem, accept);
+            return reject_problem(problem, format);
         }
         let security = decision.is_security();
         let message = message.unwrap_or(match (security, decision.is_permanent()) {
@@ -88,51 +84,74 @@ impl HeaderPolicy {
             (false, true) => PERMANENT_MESSAGE,
             (false, false) => DENIED_MESSAGE,
         });
-        let format = BodyFormat::preferred(accept);
-        let members = match format {
-            BodyFormat::Json => JsonObject::new()
-                .with("error", "rate_limit_exceeded")
-                .with("message", message)
-                .with_some("rule_id", decision.rule().filter(|_| !security)),
-            BodyFormat::Problem => JsonObject::problem("quota-exceeded", "Quota exceeded", 429, message)
-                .with_some("violated-policies", violated_policies(decision).filter(|_| !security)),
-        };
         let retry = decision.retry_after().map(|retry| header_policy::shown_retry(retry, security));
-        let body = members.retry(retry).finish();
-        Rejection { status: 429, message: message.to_owned(), headers: format.add_fields(self.headers(decision)), body }
+        let members = match format {
+            ErrorFormat::Json => JsonObject::new()
+                .with("error", DENIED)
+                .with("message", message)
+                .with_some("rule_id", decision.rule().filter(|_| !security))
+                .retry(retry),
+            ErrorFormat::Problem => JsonObject::problem("quota-exceeded", "Quota exceeded", 429, message)
+                .with_some("violated-policies", violated_policies(decision).filter(|_| !security))
+                .retry(retry),
+            ErrorFormat::OpenAi => {
+                let is_used_up = !security && is_denied_by_used_quota(decision);
+                JsonObject::openai(429, if is_used_up { QUOTA_USED } else { DENIED }, message)
+            }
+        };
+        let headers = add_body_fields(self.headers(decision), format);
+        Rejection { status: 429, message: message.to_owned(), headers, body: members.finish() }
     }
 
     /// The response if the store failed with `error` and the request is refused then: 503, since no limit is exceeded. The body
-    /// says whether this instance is [overloaded](StoreErrorKind::Overloaded).
-    pub fn reject_unavailable(&self, error: &StoreError, accept: Option<&str>) -> Rejection {
+    /// says whether this instance is [overloaded](StoreErrorKind::Overloaded). It has the [format of the
+    /// plan](crate::spi::Plan::error_format), or that of this policy for `None`.
+    pub fn reject_unavailable(
+        &self,
+        error: &StoreError,
+        format: Option<ErrorFormat>,
+        accept: Option<&str>,
+    ) -> Rejection {
         let (name, title, message) = match error.kind() {
             StoreErrorKind::Overloaded => ("overloaded", "Overloaded", OVERLOADED_MESSAGE),
             _ => ("temporarily_unavailable", "Temporarily unavailable", UNAVAILABLE_MESSAGE),
         };
-        let format = BodyFormat::preferred(accept);
+        let format = ErrorFormat::for_client(format.unwrap_or(self.error_format()), accept);
+        let retry = Some(RETRY_AFTER_FAILURE);
         let members = match format {
-            BodyFormat::Json => JsonObject::new().with("error", name).with("message", message),
-            BodyFormat::Problem => JsonObject::problem("temporary-reduced-capacity", title, 503, message),
+            ErrorFormat::Json => JsonObject::new().with("error", name).with("message", message).retry(retry),
+            ErrorFormat::Problem => JsonObject::problem("temporary-reduced-capacity", title, 503, message).retry(retry),
+            ErrorFormat::OpenAi => JsonObject::openai(503, name, message),
         };
-        let body = members.retry(Some(RETRY_AFTER_FAILURE)).finish();
         let mut headers = Headers::new();
         self.push_retry(&mut headers, RETRY_AFTER_FAILURE, false);
-        Rejection { status: 503, message: message.to_owned(), headers: format.add_fields(headers), body }
+        let headers = add_body_fields(headers, format);
+        Rejection { status: 503, message: message.to_owned(), headers, body: members.finish() }
     }
 }
 
 /// The response to a request that cannot be judged.
-fn reject_problem(problem: &RequestProblem, accept: Option<&str>) -> Rejection {
-    let (status, message, format) = (problem.status(), problem.to_string(), BodyFormat::preferred(accept));
-    let members = match format {
-        BodyFormat::Json => JsonObject::new().with("error", "bad_request").with("message", message.as_str()),
-        BodyFormat::Problem => JsonObject::new()
-            .with("type", "about:blank")
-            .with("title", "Bad request")
-            .with("status", status)
-            .with("detail", message.as_str()),
+fn reject_problem(problem: &RequestProblem, format: ErrorFormat) -> Rejection {
+    let (status, message) = (problem.status(), problem.to_string());
+    let body = format.error_body(status, "bad_request", &message);
+    Rejection { status, message, headers: add_body_fields(Headers::new(), format), body }
+}
+
+/// Adds the fields about the body, which must not be cached.
+fn add_body_fields(mut headers: Headers, format: ErrorFormat) -> Headers {
+    headers.push(("content-type", format.media_type().to_owned()));
+    headers.push(("cache-control", "no-store".to_owned()));
+    headers
+}
+
+/// Whether the allowance of a quota is used up, so that only the next period helps: neither open reservations nor the cost of the request
+/// are the reason. Without the store, that is not known.
+fn is_denied_by_used_quota(decision: &Decision) -> bool {
+    let is_used = |check: &CheckResult| {
+        let Outcome { retry_after, limit, .. } = check.outcome();
+        check.algorithm() == Algorithm::Quota && retry_after.map_or(*limit == 0, |retry| retry > RETRY)
     };
-    Rejection { status, message, headers: format.add_fields(Headers::new()), body: members.finish() }
+    decision.degraded().is_none() && decision.most_restrictive().is_some_and(is_used)
 }
 
 /// The names of the limits that denied the request, if any.
@@ -145,11 +164,11 @@ fn violated_policies(decision: &Decision) -> Option<Vec<String>> {
     (!names.is_empty()).then(|| names.into_iter().map(Into::into).collect())
 }
 
-// === impl BodyFormat ===
+// === impl ErrorFormat ===
 
-impl BodyFormat {
-    /// A problem document if the client names it and does not prefer plain JSON; otherwise JSON, whatever the client accepts.
-    fn preferred(accept: Option<&str>) -> Self {
+impl ErrorFormat {
+    /// A problem document if the client names it and does not prefer plain JSON; otherwise this format, whatever the client accepts.
+    fn for_client(self, accept: Option<&str>) -> Self {
         let (mut problem, mut json) = (None, [None; 3]);
         for range in accept.unwrap_or_default().split(',').take(MAX_MEDIA_RANGES) {
             let Some((name, quality)) = media_range(range) else { continue };
@@ -164,18 +183,7 @@ impl BodyFormat {
         }
         // The most specific range that includes JSON counts.
         let json = json.into_iter().flatten().next().unwrap_or(0);
-        if problem.is_some_and(|quality| quality > 0 && quality >= json) { Self::Problem } else { Self::Json }
-    }
-
-    /// Adds the fields about the body, which must not be cached.
-    fn add_fields(self, mut headers: Headers) -> Headers {
-        let media_type = match self {
-            Self::Json => "application/json",
-            Self::Problem => "application/problem+json",
-        };
-        headers.push(("content-type", media_type.to_owned()));
-        headers.push(("cache-control", "no-store".to_owned()));
-        headers
+        if problem.is_some_and(|quality| quality > 0 && quality >= json) { Self::Problem } else { self }
     }
 }
 
@@ -207,10 +215,6 @@ fn thousandths(text: &str) -> Option<u16> {
 // === impl JsonObject ===
 
 impl JsonObject {
-    fn new() -> Self {
-        Self("{".to_owned())
-    }
-
     /// A problem document (RFC 9457) of a registered type.
     fn problem(kind: &str, title: &str, status: u16, detail: &str) -> Self {
         Self::new()
@@ -220,28 +224,9 @@ impl JsonObject {
             .with("detail", detail)
     }
 
-    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        let comma = if self.0.len() > 1 { "," } else { "" };
-        // Writing to a string cannot fail.
-        let _ = write!(self.0, "{comma}\"{name}\":{}", value.into());
-        self
-    }
-
-    fn with_some(self, name: &str, value: Option<impl Into<Value>>) -> Self {
-        match value {
-            Some(value) => self.with(name, value),
-            None => self,
-        }
-    }
-
     fn retry(self, retry: Option<Duration>) -> Self {
         self.with_some("retry_after", retry.map(header_policy::retry_seconds))
             .with_some("retry_after_ms", retry.map(header_policy::retry_millis))
-    }
-
-    fn finish(mut self) -> String {
-        self.0.push('}');
-        self.0
     }
 }
 

@@ -24,6 +24,13 @@ pub struct UnconfirmedEntry {
 
 /// The second stage of a decision under rules with a ledger. A [`Limiter`](crate::Limiter) calls it after the store.
 pub trait LedgerStage: Send + Sync {
+    /// Whether the ledger fits this instance, and the store was brought up to it. Until then nobody knows whether they agree: plans with a
+    /// ledger are not sent to the store, and their rules do what they do while it fails. After a
+    /// [mismatch](crate::StoreErrorKind::Mismatch) they are closed.
+    fn verified(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Whether entries can be confirmed now. After an error, a plan that must be durable is not even sent to the store, in which it would be
     /// taken and given back: a ledger that is down would fill the outbox.
     fn ready(&self) -> Result<(), StoreError> {

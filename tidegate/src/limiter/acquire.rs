@@ -5,11 +5,12 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
+use super::drop_guard::DropGuard;
 use crate::algorithm::concurrency::RETRY;
 use crate::clock::Sleep;
 use crate::plan::Plan;
 use crate::store::{Store, StoreError};
-use crate::{Decision, Limiter, Receipt, Request, Timer};
+use crate::{Decision, Ending, Limiter, Request, Timer};
 
 /// How soon a caller that waits for a slot asks the store again. Doubled each time.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -32,7 +33,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// Callers of this limiter that wait for the same limits are served in the order of arrival, whatever their cost. There is no
     /// order between processes, nor towards callers of [`check`](Self::check). Dropping the future leaves the queue and
-    /// [refunds](Self::refund) a request whose slot in a leaky bucket is still in the future; with others behind that slot, everything
+    /// [refunds](Ending::Refund) a request whose slot in a leaky bucket is still in the future; with others behind that slot, everything
     /// stays consumed. If it is dropped during a call to the store, units that the store grants then stay consumed, and slots of
     /// concurrency limits are released.
     ///
@@ -190,20 +191,15 @@ impl<S: Store> Limiter<S> {
         if decision.delay().is_zero() {
             return AcquireOutcome::Granted(decision);
         }
-        let guard = RefundGuard { limiter: self, receipt: Some(decision.consumed()) };
-        let lease = decision.lease();
-        let mut renewals = pin!(async {
-            match &lease {
-                Some(lease) => drop(self.renew_until_lost(lease, timer).await),
-                None => pending().await,
-            }
-        });
+        let grant = decision.grant();
+        let refund = DropGuard::new(|| self.spawn_end_of(&grant, &Ending::Refund));
+        let mut renewals = pin!(async { drop(self.renew_until_lost(&grant, timer).await) });
         let lost = poll_fn(|context| match Pin::as_mut(deadline).poll(context) {
             Poll::Ready(()) => Poll::Ready(()),
             Poll::Pending => renewals.as_mut().poll(context),
         });
         if first_of(timer.sleep(decision.delay()), lost).await.is_some() {
-            guard.disarm();
+            refund.disarm();
             AcquireOutcome::Granted(decision)
         } else {
             AcquireOutcome::TimedOut
@@ -217,26 +213,6 @@ impl Plan<'_> {
         /// The multiplier of the 128-bit PCG generator, which spreads the ids.
         const MULTIPLIER: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
         self.checks().iter().fold(0, |queue: u128, check| queue.wrapping_mul(MULTIPLIER) ^ check.key().id())
-    }
-}
-
-/// Refunds a receipt on drop unless it is disarmed.
-struct RefundGuard<'l, S: Store> {
-    limiter: &'l Limiter<S>,
-    receipt: Option<Receipt>,
-}
-
-impl<S: Store> RefundGuard<'_, S> {
-    fn disarm(mut self) {
-        self.receipt = None;
-    }
-}
-
-impl<S: Store> Drop for RefundGuard<'_, S> {
-    fn drop(&mut self) {
-        if let Some(receipt) = self.receipt.take() {
-            self.limiter.refund_soon(receipt);
-        }
     }
 }
 

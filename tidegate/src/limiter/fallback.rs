@@ -2,15 +2,15 @@
 //!
 //! If a rule is closed, the request is refused. Otherwise the checks of local, share and static rules form a smaller plan, which is
 //! decided in the memory of this instance, static rules by plain takes even in a reservation; open and degraded rules let the request pass. The decision is marked as degraded and
-//! has an empty receipt, since nothing was consumed in the store.
+//! consumed nothing in the store that could be given back.
 
 use std::sync::{Arc, OnceLock};
 
-use crate::algorithm::holds::HoldEnding;
+use crate::algorithm::AdjustmentOutcome;
 use crate::key::{Key, KeyStem};
 use crate::plan::{Check, Gate, Plan, Role};
 use crate::spi::{CheckVerdict, Verdict};
-use crate::store::{Adjustment, StoreError};
+use crate::store::{Adjustment, AdjustmentResults, StoreError};
 use crate::{Decision, Limit, MemoryStore, OnFailure, Timestamp};
 
 /// The name of the static limit of a rule.
@@ -75,36 +75,25 @@ impl Fallback {
         let verdict = store.decide_now(&local_plan);
         let static_holds = static_holds(&local_plan, &verdict, &checks);
         if !static_holds.is_empty() {
-            // It has no journal, so it cannot fail.
-            let _ = store.apply_each(&static_holds);
+            drop(store.apply_now(&static_holds));
         }
         let mut decision = Decision::new(&local_plan, &verdict);
         for (result, local) in decision.checks_mut().iter_mut().zip(&checks) {
             result.share = local.kind == LocalLimit::Share;
             result.hold &= local.kind != LocalLimit::Static;
         }
-        Ok(decision.made_locally(error.kind(), plan.is_security()))
+        Ok(decision.made_locally(error.kind(), plan))
     }
 
-    /// Renews and releases slots that were taken in memory. Returns whether all of them were held.
-    pub(crate) fn update_slots(&self, updates: &[Adjustment<'_>], counted_instances: Option<u32>) -> bool {
-        if updates.is_empty() {
-            return true;
-        }
-        let limits = self.local_limits(updates, counted_instances);
-        let updates = with_limits(updates, &limits);
-        self.store.get().is_some_and(|store| store.apply_all(&updates).is_ok_and(|held| held.iter().all(|held| *held)))
-    }
-
-    /// Commits and releases holds that were made in memory.
-    pub(crate) fn end_holds(&self, endings: &[Adjustment<'_>], counted_instances: Option<u32>) -> Vec<HoldEnding> {
+    /// Renews, releases and commits what was taken in memory.
+    pub(crate) fn apply(&self, adjustments: &[Adjustment<'_>], counted_instances: Option<u32>) -> AdjustmentResults {
         match self.store.get() {
-            Some(store) if !endings.is_empty() => {
-                let limits = self.local_limits(endings, counted_instances);
-                let applied = store.apply_each(&with_limits(endings, &limits));
-                applied.unwrap_or_else(|_| vec![HoldEnding::NotFound; endings.len()])
+            _ if adjustments.is_empty() => AdjustmentResults::default(),
+            Some(store) => {
+                let limits = self.local_limits(adjustments, counted_instances);
+                store.apply_now(&with_limits(adjustments, &limits))
             }
-            _ => vec![HoldEnding::NotFound; endings.len()],
+            None => adjustments.iter().map(|_| AdjustmentOutcome::NotFound).collect(),
         }
     }
 
@@ -147,7 +136,8 @@ fn local_checks<'p, 'r>(plan: &'p Plan<'r>, error: &StoreError, instances: u32) 
                 let stem = KeyStem::for_rule(gate.rule(), limit, STATIC_LIMIT_NAME);
                 let name = STATIC_LIMIT_NAME.into();
                 let cap = Gate::from_names(gate.rule_smol_str().clone(), name, *limit, gate.role(), stem);
-                (cap.with_security(check.is_security()), LocalLimit::Static)
+                let cap = cap.with_security(check.is_security()).with_error_format(gate.error_format());
+                (cap, LocalLimit::Static)
             }
             (OnFailure::Local, _) => (local(*gate.limit()), LocalLimit::Whole),
             (OnFailure::Share, _) => (local(gate.limit().share(instances)), LocalLimit::Share),

@@ -25,7 +25,8 @@ pub use held_lease::HeldLease;
 use lease_table::{DueLease, LeaseTable};
 
 use super::leases::RENEWALS_PER_LEASE;
-use crate::lease::{Lease, Retake};
+use crate::grant::{Ending, Grant, Retake};
+use crate::limit::MAX_WINDOW;
 use crate::store::{Store, StoreError};
 use crate::{Limiter, Timer};
 
@@ -54,8 +55,8 @@ const INTERVAL_PARTS: u32 = 4;
 /// let current = Arc::clone(&limiter);
 /// runtime.spawn(leases.run(move || Arc::clone(&current)));
 ///
-/// let decision = limiter.check(&Request::new("export")).await?;
-/// let held = decision.lease().map(|lease| leases.hold(&limiter, lease));
+/// let mut decision = limiter.check(&Request::new("export")).await?;
+/// let held = leases.hold(&limiter, decision.take_grant());
 /// // … serve the request, for as long as it takes
 /// drop(held);
 /// # Ok(())
@@ -74,8 +75,8 @@ impl<S: Store + 'static> HeldLeases<S> {
 
     /// Holds `lease`, which `limiter` has just granted: it is renewed from now on, and released when the last clone of the result is
     /// dropped.
-    pub fn hold(&self, limiter: &Arc<Limiter<S>>, lease: Lease) -> HeldLease {
-        let interval = interval(lease.duration());
+    pub fn hold(&self, limiter: &Arc<Limiter<S>>, lease: Grant) -> HeldLease {
+        let interval = interval(lease.lease().unwrap_or(MAX_WINDOW));
         let due = self.timer.now().plus(interval);
         LeaseTable::insert(&self.table, Arc::clone(limiter), lease, interval, due)
     }
@@ -193,7 +194,7 @@ impl<S: Store + 'static> Renewals<S> {
         let retaken = renew_each(limiter, &missing, Retake::IfLost).await;
         for lease in missing.iter().filter(|lease| !self.table.contains(lease)) {
             // The holder went away, and the store may have executed its release before this call.
-            limiter.release_in_background(lease.lease());
+            limiter.spawn_end_of(lease.lease(), &Ending::Release);
         }
         for (lease, is_held) in missing.iter().zip(retaken?) {
             if is_held {
@@ -215,6 +216,6 @@ impl<S: Store + 'static> Renewals<S> {
 
 /// Whether each lease is held now.
 async fn renew_each<S: Store>(limiter: &Limiter<S>, due: &[DueLease], retake: Retake) -> Result<Vec<bool>, StoreError> {
-    let renewals: Vec<(&Lease, Retake)> = due.iter().map(|due| (due.lease(), retake)).collect();
+    let renewals: Vec<(&Grant, Retake)> = due.iter().map(|due| (due.lease(), retake)).collect();
     limiter.renew_each(&renewals).await
 }

@@ -4,22 +4,17 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::holds::HoldEnding;
+use super::drop_guard::DropGuard;
+use crate::algorithm::AdjustmentOutcome;
 use crate::algorithm::{HoldOp, Op};
 use crate::ledger::{AccountKey, EntryId, EntryKind, LedgerStage, OutboxEntry, UnconfirmedEntry};
 use crate::plan::{Check, Plan};
 use crate::spi::{CheckVerdict, Verdict};
-use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
+use crate::store::{Adjustment, AdjustmentResult, AdjustmentResults, Store, StoreError, StoreErrorKind};
 use crate::{Decision, LedgerMode, Limit, Limiter, Timestamp};
 
 /// Partitions with the generation under which they are written.
 type Generations = SmallVec<[(u16, u64); 1]>;
-
-/// Gives back what the store granted, unless the ledger confirms it. Also if the caller goes away before.
-struct Unconfirmed<'l, 'r, S: Store> {
-    limiter: &'l Limiter<S>,
-    refunds: Vec<Adjustment<'r>>,
-}
 
 impl<S: Store> Limiter<S> {
     /// Sets the ledger. Without one, a memory store without a [journal](crate::MemoryStore::with_journal) decides quotas with a ledger like
@@ -51,6 +46,12 @@ impl<S: Store> Limiter<S> {
         generations
     }
 
+    /// Whether the store may decide `plan` as far as the ledger is concerned.
+    pub(super) fn ledger_verified(&self, plan: &Plan<'_>) -> Result<(), StoreError> {
+        let has_ledger = || plan.enforced().any(|check| check.gate().ledger().is_some());
+        self.ledger.as_ref().filter(|_| has_ledger()).map_or(Ok(()), |ledger| ledger.verified())
+    }
+
     /// Whether the ledger can make anything durable now.
     pub(super) fn ledger_ready(&self) -> Result<(), StoreError> {
         self.ledger.as_ref().map_or(Ok(()), |ledger| self.observe_error(ledger.ready()))
@@ -66,11 +67,12 @@ impl<S: Store> Limiter<S> {
         let Some(ledger) = self.ledger.as_ref().filter(|_| !generations.is_empty() && verdict.granted() > 0) else {
             return Ok(());
         };
-        let mut unconfirmed = Unconfirmed { limiter: self, refunds: refunds(plan, verdict) };
+        // Unless the ledger confirms it, what the store granted goes back, also if the caller goes away before.
+        let unconfirmed = DropGuard::new(|| self.spawn_apply(&refunds(plan, verdict)));
         let is_sync = |index: usize| plan.checks().get(index).is_some_and(|check| is_sync(plan, check));
         let written = verdict.entries().filter(|(index, _)| is_sync(*index)).map(|(_, id)| id);
         self.observe_error(ledger.confirm(entries_of(&generations, written)).await)?;
-        unconfirmed.refunds.clear();
+        unconfirmed.disarm();
         Ok(())
     }
 
@@ -122,11 +124,18 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Records the ends of holds that were made without the store.
-    pub(super) fn journal_endings(&self, endings: &[Adjustment<'_>], results: &[HoldEnding]) -> Result<(), StoreError> {
+    pub(super) fn journal_endings(
+        &self,
+        endings: &[Adjustment<'_>],
+        results: &AdjustmentResults,
+    ) -> Result<(), StoreError> {
         let Some(ledger) = self.ledger.as_ref() else { return Ok(()) };
         let now = self.fallback.now();
-        let ended = endings.iter().zip(results).filter(|(_, ending)| **ending == HoldEnding::Ended);
-        let entry = |(one, _): (&Adjustment<'_>, &HoldEnding)| {
+        let is_applied = |result: &Result<AdjustmentResult, StoreError>| {
+            result.as_ref().is_ok_and(|result| result.outcome == AdjustmentOutcome::Applied)
+        };
+        let ended = endings.iter().zip(results.iter()).filter(|(_, result)| is_applied(result));
+        let entry = |(one, _): (&Adjustment<'_>, _)| {
             one.gate.ledger()?;
             let (kind, amount, position) = match one.op {
                 Op::Hold(HoldOp::Commit { cost, position }) => (EntryKind::Commit, cost, position),
@@ -213,12 +222,4 @@ fn empty_entry(account: AccountKey, limit: &Limit, now: Timestamp) -> Option<Out
 /// The failure of a request that cannot be recorded.
 pub(super) fn unrecorded(error: &StoreError) -> StoreError {
     StoreError::new(StoreErrorKind::Refused, format!("the request cannot be recorded for the ledger: {error}"))
-}
-
-impl<S: Store> Drop for Unconfirmed<'_, '_, S> {
-    fn drop(&mut self) {
-        if !self.refunds.is_empty() {
-            self.limiter.adjust_soon(&self.refunds);
-        }
-    }
 }

@@ -82,7 +82,7 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
             result.share = local.checks().iter().find(is_same).is_some_and(|own| own.share);
         }
         match local.degraded() {
-            Some(kind) => decision.degraded_by(kind, plan.is_security()),
+            Some(kind) => decision.degraded_by(kind, plan),
             None => decision,
         }
     }

@@ -1,35 +1,18 @@
 //! Charges, refunds, renewals and ends of holds in a [`MemoryStore`], each by itself except those that are bundled.
 
 use super::{MemoryStore, ledger};
-use crate::algorithm::holds::{self, HoldEnding};
-use crate::algorithm::{self, Op};
-use crate::ledger::EntryId;
+use crate::algorithm::{self, AdjustmentOutcome, Op, holds};
 use crate::overflow::Newcomer;
-use crate::store::{Adjustment, StoreError};
+use crate::store::{Adjustment, AdjustmentResult, AdjustmentResults, StoreError};
 
 impl MemoryStore {
-    pub(super) fn adjust_now(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        Adjustment::require_changes(adjustments)?;
-        self.apply_each(adjustments).map(drop)
+    /// Applies adjustments at once. Without a journal, nothing fails.
+    pub(crate) fn apply_now(&self, adjustments: &[Adjustment<'_>]) -> AdjustmentResults {
+        let applied = Adjustment::require_valid(adjustments).and_then(|()| self.apply_each(adjustments));
+        applied.unwrap_or_else(|error| AdjustmentResults::failed(adjustments.len(), &error))
     }
 
-    /// Applies adjustments, each by itself, except those that are bundled. Returns for each whether it was admitted.
-    pub(crate) fn apply_all(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        let is_admitted = |ending: HoldEnding| matches!(ending, HoldEnding::Ended | HoldEnding::Repeated);
-        Ok(self.apply_each(adjustments)?.into_iter().map(is_admitted).collect())
-    }
-
-    /// The same. Returns for each end of a hold what became of it, and for others whether they were admitted or found nothing.
-    pub(crate) fn apply_each(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
-        self.apply_recorded(adjustments, &mut Vec::new())
-    }
-
-    /// The same. Adds the entries that were written for the ledger to `recorded`.
-    pub(super) fn apply_recorded(
-        &self,
-        adjustments: &[Adjustment<'_>],
-        recorded: &mut Vec<EntryId>,
-    ) -> Result<Vec<HoldEnding>, StoreError> {
+    fn apply_each(&self, adjustments: &[Adjustment<'_>]) -> Result<AdjustmentResults, StoreError> {
         let outbox = self.outbox_for_each(adjustments)?;
         let mut locked = self.lock(adjustments.iter().map(|adjustment| &adjustment.key));
         let now = self.now();
@@ -51,7 +34,7 @@ impl MemoryStore {
                 && !algorithm::apply(locked.get(index), adjustment.limit, now, adjustment.op).admitted
         };
         let stays_taken = adjustments.iter().enumerate().any(is_stuck);
-        let mut endings = Vec::new();
+        let mut results = Vec::with_capacity(adjustments.len());
         for (index, adjustment) in adjustments.iter().enumerate() {
             let Adjustment { limit, op, bundled, .. } = adjustment;
             // A slot without a state of its own is not taken again in a full store.
@@ -60,34 +43,38 @@ impl MemoryStore {
                 is_retake && locked.get(index).is_none() && !locked.has_room(index, now, adjustment.anonymous);
             let is_lost = || outbox.is_some_and(|outbox| outbox.has_lost(adjustment));
             if is_refused || *bundled && stays_taken || is_lost() {
-                endings.push(HoldEnding::NotFound);
+                results.push(Ok(AdjustmentResult::new(AdjustmentOutcome::NotFound)));
                 continue;
             }
             let is_shared = locked.is_overflow(index);
             let op = if is_shared { algorithm::without_debt(locked.get(index), limit, now, *op) } else { *op };
             let result = algorithm::apply(locked.get(index), limit, now, op);
-            endings.push(match op {
+            let outcome = match op {
                 Op::Hold(op) if limit.keeps_holds() => {
                     holds::ending(holds::status(locked.get(index), limit, now, holds::owner_of(op)), op)
                 }
-                _ if result.admitted => HoldEnding::Ended,
-                _ => HoldEnding::NotFound,
-            });
+                _ if result.admitted => AdjustmentOutcome::Applied,
+                _ => AdjustmentOutcome::NotFound,
+            };
+            let mut entry = None;
             if let Some(change) = result.change {
-                if let (Some(outbox), Some(entry)) =
-                    (outbox, ledger::entry_for_adjustment(adjustment, op, locked.get(index), &change, now))
-                {
-                    // Earlier adjustments are made, so the caller must not repeat all of them.
-                    recorded.extend(outbox.append(vec![entry]).map_err(|error| match index {
-                        0 => error,
-                        _ => error.with_possibly_applied(),
-                    })?);
+                let recorded =
+                    outbox.zip(ledger::entry_for_adjustment(adjustment, op, locked.get(index), &change, now));
+                if let Some((outbox, recorded)) = recorded {
+                    match outbox.append(vec![recorded]) {
+                        Ok(ids) => entry = ids.first().copied(),
+                        Err(error) => {
+                            results.push(Err(error));
+                            continue;
+                        }
+                    }
                 }
                 let max_expiry = adjustment.forget_after().map_or(u64::MAX, |after| now.plus(after).as_micros());
                 locked.update(index, limit, change, max_expiry);
             }
+            results.push(Ok(AdjustmentResult::new(outcome).with_entry(entry)));
         }
         locked.sweep_if_due(now);
-        Ok(endings)
+        Ok(results.into_iter().collect())
     }
 }

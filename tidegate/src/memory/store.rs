@@ -2,50 +2,24 @@
 
 use super::MemoryStore;
 use super::locked_shards::lock;
-use crate::algorithm::holds::{self, HoldEnding};
+use crate::algorithm::holds;
 use crate::key::Key;
-use crate::ledger::EntryId;
 use crate::plan::{Check, Plan};
 use crate::spi::Verdict;
-use crate::store::{Adjustment, OutstandingHolds, Store, StoreError};
+use crate::store::{Adjustment, AdjustmentResults, OutstandingHolds, Store, StoreError};
 
 impl Store for MemoryStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         self.try_decide_now(plan)
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.adjust_now(adjustments)
+    async fn apply(&self, adjustments: &[Adjustment<'_>]) -> AdjustmentResults {
+        self.apply_now(adjustments)
     }
 
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        // A failed refund is lost; the units stay consumed. Nothing else fails, except for a take, which is a defect of the caller.
-        let _ = self.adjust_now(adjustments);
-    }
-
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        Adjustment::require_slot_updates(updates)?;
-        self.apply_all(updates)
-    }
-
-    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
-        Ok(self.end_holds_recorded(endings).await?.0)
-    }
-
-    async fn adjust_recorded(&self, adjustments: &[Adjustment<'_>]) -> Result<Vec<EntryId>, StoreError> {
-        Adjustment::require_changes(adjustments)?;
-        let mut recorded = Vec::new();
-        self.apply_recorded(adjustments, &mut recorded)?;
-        Ok(recorded)
-    }
-
-    async fn end_holds_recorded(
-        &self,
-        endings: &[Adjustment<'_>],
-    ) -> Result<(Vec<HoldEnding>, Vec<EntryId>), StoreError> {
-        Adjustment::require_endings(endings)?;
-        let mut recorded = Vec::new();
-        Ok((self.apply_recorded(endings, &mut recorded)?, recorded))
+    fn spawn_apply(&self, adjustments: &[Adjustment<'_>]) {
+        // A failed refund is lost; the units stay consumed. Nothing else fails without a journal.
+        drop(self.apply_now(adjustments));
     }
 
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {

@@ -6,7 +6,7 @@ use super::{Gate, Role};
 use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
 use crate::spi::Subject;
-use crate::{Network, OnFailure, OnOverload, StoreError, Timestamp};
+use crate::{Network, OnFailure, OnOverload, StoreError, StoreErrorKind, Timestamp};
 
 /// A cost that no limit admits. Larger costs saturate at it.
 const IMPOSSIBLE_COST: u64 = MAX_AMOUNT + 1;
@@ -97,8 +97,12 @@ impl<'r> Check<'r> {
     }
 
     /// What happens to a request after the store failed with `error`: [`on_failure`](Self::on_failure), or what
-    /// [`on_overload`](Self::on_overload) makes of it. A static rule without a static limit is closed.
+    /// [`on_overload`](Self::on_overload) makes of it. A static rule without a static limit is closed, and so is a rule whose ledger does
+    /// not [fit](crate::StoreErrorKind::Mismatch).
     pub const fn policy(&self, error: &StoreError) -> OnFailure {
+        if matches!(error.kind(), StoreErrorKind::Mismatch) && self.gate.ledger().is_some() {
+            return OnFailure::Closed;
+        }
         match self.on_failure.after(error, self.on_overload) {
             OnFailure::Static if self.gate.static_limit().is_none() => OnFailure::Closed,
             policy => policy,

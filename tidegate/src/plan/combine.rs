@@ -3,6 +3,7 @@
 use super::Plan;
 use crate::RequestProblem;
 use crate::decision::BudgetShare;
+use crate::http::ErrorFormat;
 
 /// Combining plans
 impl<'r> Plan<'r> {
@@ -11,7 +12,7 @@ impl<'r> Plan<'r> {
     pub fn merge(mut self, other: &Plan<'r>) -> Self {
         self.requests += other.requests;
         if let Some(problem) = self.problem().or(other.problem()) {
-            return self.with_problem(problem.clone());
+            return self.with_problem(problem.clone(), self.error_format().max(other.error_format()));
         }
         self.body_use = self.body_use.unite(other.body_use);
         self.skipped_shadow.extend_from_slice(&other.skipped_shadow);
@@ -35,7 +36,7 @@ impl<'r> Plan<'r> {
     /// cost counts. If one of them has a [problem](Self::problem), the result has no checks and that problem.
     pub fn unite(mut self, other: &Plan<'r>) -> Self {
         if let Some(problem) = self.problem().or(other.problem()) {
-            return self.with_problem(problem.clone());
+            return self.with_problem(problem.clone(), self.error_format().max(other.error_format()));
         }
         self.body_use = self.body_use.unite(other.body_use);
         for gate in &other.skipped_shadow {
@@ -64,8 +65,8 @@ impl<'r> Plan<'r> {
     }
 
     /// The same request, which cannot be judged.
-    fn with_problem(&self, problem: RequestProblem) -> Self {
+    fn with_problem(&self, problem: RequestProblem, format: Option<ErrorFormat>) -> Self {
         let Self { origin, requests, .. } = *self;
-        Self { requests, origin, ..Self::refused(problem) }
+        Self { requests, origin, ..Self::refused_in(format, problem) }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use crate::algorithm::Calendar;
+use crate::http::ErrorFormat;
 use crate::key::KeyStem;
 use crate::rule::DEFAULT_MAX_SUBJECTS;
 use crate::spi::Subject;
@@ -39,6 +40,7 @@ pub struct Gate {
     denial_cache: bool,
     static_limit: Option<Limit>,
     security: bool,
+    error_format: Option<ErrorFormat>,
     anonymous: AnonymousBounds,
     max_subjects: u64,
     one_partition: bool,
@@ -74,6 +76,7 @@ impl Gate {
             denial_cache: true,
             static_limit: None,
             security: false,
+            error_format: None,
             anonymous: AnonymousBounds::default(),
             max_subjects: DEFAULT_MAX_SUBJECTS,
             one_partition: false,
@@ -131,6 +134,12 @@ impl Gate {
     /// Sets whether the rule protects against guessing, so that responses must not contain details.
     pub fn with_security(mut self, security: bool) -> Self {
         self.security = security;
+        self
+    }
+
+    /// Sets the format of refusals, if the rule says something about it.
+    pub fn with_error_format(mut self, format: Option<ErrorFormat>) -> Self {
+        self.error_format = format;
         self
     }
 
@@ -237,6 +246,11 @@ impl Gate {
     /// Whether the rule protects against guessing, so that responses must not contain details.
     pub const fn is_security(&self) -> bool {
         self.security
+    }
+
+    /// The format of refusals, if the rule says something about it.
+    pub const fn error_format(&self) -> Option<ErrorFormat> {
+        self.error_format
     }
 
     /// The bounds for unauthenticated subjects.

@@ -4,12 +4,13 @@ use smallvec::SmallVec;
 
 use super::{LeaseOwner, Plan, PlanMode, ReservationTerms};
 use crate::RequestProblem;
+use crate::http::ErrorFormat;
 
 /// What few plans have. No plan has two of these.
 #[derive(Clone, Debug)]
 pub(super) enum RarePart {
-    /// Why the request cannot be judged. Such a plan has no checks.
-    Problem(RequestProblem),
+    /// Why the request cannot be judged, and the format of the response. Such a plan has no checks.
+    Problem(RequestProblem, Option<ErrorFormat>),
     /// The owner of the slots that the plan takes from concurrency limits.
     Owner(LeaseOwner),
     /// The plan is a reservation.
@@ -19,7 +20,20 @@ pub(super) enum RarePart {
 impl Plan<'_> {
     /// The plan of a request that cannot be judged. It has no checks, and is denied without a call to the store.
     pub fn refused(problem: RequestProblem) -> Self {
-        Self { rare: Some(Box::new(RarePart::Problem(problem))), ..Self::from_distinct(SmallVec::new()) }
+        Self::refused_in(None, problem)
+    }
+
+    /// The same with the format of the response.
+    pub(crate) fn refused_in(format: Option<ErrorFormat>, problem: RequestProblem) -> Self {
+        Self { rare: Some(Box::new(RarePart::Problem(problem, format))), ..Self::from_distinct(SmallVec::new()) }
+    }
+
+    /// The format of a response that names no rule: the last one of the rules that apply. `None` if they say nothing about it.
+    pub fn error_format(&self) -> Option<ErrorFormat> {
+        match self.rare.as_deref() {
+            Some(RarePart::Problem(_, format)) => *format,
+            _ => self.enforced().map(|check| check.gate().error_format()).max().flatten(),
+        }
     }
 
     /// Chooses an owner, unless there is one.
@@ -66,7 +80,7 @@ impl Plan<'_> {
     /// Why the request cannot be judged, if it cannot. Such a plan has no checks and is denied.
     pub fn problem(&self) -> Option<&RequestProblem> {
         match self.rare.as_deref() {
-            Some(RarePart::Problem(problem)) => Some(problem),
+            Some(RarePart::Problem(problem, _)) => Some(problem),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@ use smol_str::SmolStr;
 
 use super::{AnonymousBounds, OnMissing, PartitionBy, Rule, RuleMode};
 use crate::attributes::PLAN;
+use crate::http::ErrorFormat;
 use crate::{LedgerMode, Limit, OnFailure, OnOverload, Penalty, Request, UsageKind};
 
 /// Getters
@@ -91,6 +92,11 @@ impl Rule {
     /// The message for refused requests.
     pub fn message(&self) -> Option<&str> {
         self.message.as_deref()
+    }
+
+    /// The format of the body of refusals; `None` for that of the header policy.
+    pub fn error_format(&self) -> Option<ErrorFormat> {
+        self.error_format.or_else(|| self.usage.map(|_| ErrorFormat::OpenAi))
     }
 
     /// The response header that contains the actual cost of a request.

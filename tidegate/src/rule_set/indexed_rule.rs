@@ -145,14 +145,14 @@ impl IndexedRule {
     /// Adds a check for each limit of a subject that was counted before.
     pub(super) fn add_counted<'r>(&'r self, plan: &mut Plan<'r>, plan_name: &str, counted: &CountedSubject) {
         for gate in self.gates_of(plan_name) {
-            let key = self.key_of_receipt(gate, counted.partition(), counted.subject());
+            let key = self.key_of_grant(gate, counted.partition(), counted.subject());
             plan.add(counted.check(gate, key), self.rule.budget.is_some());
         }
     }
 
     /// The key of `subject` under `gate`, whose keys were in `partition` when it was counted. Without a subject the limit decides the
     /// partition, so it is another one if the window was changed.
-    pub(super) fn key_of_receipt<'r>(&self, gate: &'r Gate, partition: u16, subject: Subject) -> Key<'r> {
+    pub(super) fn key_of_grant<'r>(&self, gate: &'r Gate, partition: u16, subject: Subject) -> Key<'r> {
         if self.rule.per.is_empty() && self.fixed_tag.is_none() {
             return Key::new(gate.stem(), gate.own_tag(), subject);
         }
@@ -193,7 +193,8 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
             .with_on_overload(rule.on_overload)
             .with_denial_cache(rule.denial_cache)
             .with_static_limit(rule.static_limit)
-            .with_security(rule.security);
+            .with_security(rule.security)
+            .with_error_format(rule.error_format());
         gate.with_anonymous(rule.anonymous.unwrap_or_default())
             // A rule without attributes has only one subject. An account of the ledger is never shared with others.
             .with_max_subjects(if rule.per.is_empty() || is_ledger { u64::MAX } else { rule.max_subjects })

@@ -17,8 +17,7 @@ pub struct Adjustment<'r> {
     pub key: Key<'r>,
     /// The limit.
     pub limit: &'r Limit,
-    /// [`Op::Charge`] or [`Op::Refund`] to [adjust](crate::spi::Store::adjust), [`Op::Renew`] or [`Op::Refund`] to
-    /// [update slots](crate::spi::Store::update_slots), a commit or release to [end holds](crate::spi::Store::end_holds). A store rejects [`Op::Take`] here.
+    /// A charge, a refund, the renewal of a slot, or the commit or release of a hold. A store rejects a take or a reserve here.
     pub op: Op,
     /// The limit and its rule.
     pub gate: &'r Gate,
@@ -123,32 +122,17 @@ impl<'r> Adjustment<'r> {
         }
     }
 
-    /// Rejects adjustments of which one neither ends a hold nor releases a slot.
-    pub fn require_endings(adjustments: &[Self]) -> Result<(), StoreError> {
-        if adjustments.iter().all(|one| one.is_hold_ending() || one.is_release()) {
+    /// Rejects adjustments of which one is a take, makes a hold, or renews what is no slot.
+    pub fn require_valid(adjustments: &[Self]) -> Result<(), StoreError> {
+        let is_valid = |one: &Self| match one.op {
+            Op::Charge { .. } | Op::Refund { .. } => true,
+            Op::Renew { .. } => one.limit.has_slots(),
+            _ => one.is_hold_ending(),
+        };
+        if adjustments.iter().all(is_valid) {
             return Ok(());
         }
-        let message = "only holds can be committed, and holds and slots released";
-        Err(StoreError::new(StoreErrorKind::Unexpected, message))
-    }
-
-    /// Rejects adjustments of which one is a take, a renewal or a reservation.
-    pub fn require_changes(adjustments: &[Self]) -> Result<(), StoreError> {
-        let is_change = |one: &Self| matches!(one.op, Op::Charge { .. } | Op::Refund { .. }) || one.is_hold_ending();
-        if adjustments.iter().all(is_change) {
-            return Ok(());
-        }
-        let message = "an adjustment must be a charge, a refund or the end of a hold, not a take or a renewal";
-        Err(StoreError::new(StoreErrorKind::Unexpected, message))
-    }
-
-    /// Rejects adjustments of which one is not the renewal or the release of a slot.
-    pub fn require_slot_updates(adjustments: &[Self]) -> Result<(), StoreError> {
-        let is_update = |one: &Self| matches!(one.op, Op::Renew { .. } | Op::Refund { .. }) && one.limit.has_slots();
-        if adjustments.iter().all(is_update) {
-            return Ok(());
-        }
-        let message = "only slots of concurrency limits can be renewed and released";
+        let message = "an adjustment must be a charge, a refund, the renewal of a slot or the end of a hold";
         Err(StoreError::new(StoreErrorKind::Unexpected, message))
     }
 
@@ -199,7 +183,7 @@ fn undone(terms: &ReservationTerms, position: TakePosition) -> TakePosition {
 }
 
 /// Releases what a reservation holds under `limit`.
-pub(crate) const fn hold_release_op(limit: &Limit, position: TakePosition) -> Op {
+const fn hold_release_op(limit: &Limit, position: TakePosition) -> Op {
     match limit {
         Limit::Concurrency(_) => Op::Refund { cost: MAX_AMOUNT, position },
         _ => Op::Hold(HoldOp::Release { position }),

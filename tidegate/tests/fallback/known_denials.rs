@@ -40,7 +40,7 @@ fn a_known_denial_needs_no_call_and_names_its_rule() {
     let store = SwitchableStore::new(&clock);
     *store.known.lock().unwrap() = Some(denial(1));
     let limiter = limiter(&store, &clock, rules());
-    let denied = poll_once(limiter.check(&Request::new(""))).unwrap();
+    let mut denied = poll_once(limiter.check(&Request::new(""))).unwrap();
     assert!(!denied.is_allowed() && denied.degraded().is_none());
     assert_eq!((denied.rule(), denied.retry_after()), (Some("user"), Some(Duration::from_secs(7))));
     assert_eq!(
@@ -51,7 +51,7 @@ fn a_known_denial_needs_no_call_and_names_its_rule() {
     assert_eq!(denied.check(1).map(CheckResult::rule), Some("user"));
     assert!(denied.check(0).is_none() && denied.check(2).is_none());
     assert_eq!(store.decisions.load(Ordering::Relaxed), 0);
-    assert!(denied.into_receipt().is_empty());
+    assert!(denied.take_grant().is_empty());
 }
 
 #[test]
@@ -71,8 +71,9 @@ fn only_reservations_without_a_key_use_known_denials() {
     *store.known.lock().unwrap() = Some(denial(1));
     let limiter = limiter(&store, &clock, rules());
     let request = Request::new("");
-    let denied = poll_once(limiter.reserve(&request, None)).unwrap();
-    assert_eq!((denied.rule(), denied.reservation().is_none()), (Some("user"), true));
+    let mut denied = poll_once(limiter.reserve(&request, None)).unwrap();
+    assert!(denied.take_grant().is_empty());
+    assert_eq!(denied.rule(), Some("user"));
     let denied = poll_once(limiter.reserve_usage_plan(limiter.plan(&request))).unwrap();
     assert_eq!((denied.rule(), store.decisions.load(Ordering::Relaxed)), (Some("user"), 0));
     assert!(poll_once(limiter.reserve(&request, Some("a"))).unwrap().is_allowed());

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::{LeaseError, Limit, Limiter, ManualClock, OnFailure, Request, Rule, StoreError, StoreErrorKind};
+use tidegate::{
+    Ending, GrantError, Limit, Limiter, ManualClock, OnFailure, Request, Retake, Rule, StoreError, StoreErrorKind,
+};
 
 use crate::fallback::store::{SwitchableStore, limiter, passed, poll_once};
 
@@ -26,19 +28,20 @@ fn slots_that_were_taken_without_the_store_are_given_back_in_memory() {
     let store = SwitchableStore::failing(&clock);
     let limiter = limiter(&store, &clock, [exports(2)]);
     let request = Request::new("");
-    let (first, second) = (poll_once(limiter.check(&request)).unwrap(), poll_once(limiter.check(&request)).unwrap());
+    let (mut first, mut second) =
+        (poll_once(limiter.check(&request)).unwrap(), poll_once(limiter.check(&request)).unwrap());
     assert_eq!((first.degraded(), passed(&limiter, &request, 3)), (Some(StoreErrorKind::Unavailable), Some(0)));
     // The store is back, and knows nothing of these slots.
     store.fails.store(false, Ordering::Relaxed);
-    let (first, second) = (first.lease().unwrap(), second.lease().unwrap());
+    let (first, mut second) = (first.take_grant(), second.take_grant());
     clock.advance(LEASE / 2);
-    poll_once(limiter.renew(&first)).unwrap();
-    poll_once(limiter.release(second)).unwrap();
+    poll_once(limiter.renew(&first, Retake::No)).unwrap();
+    poll_once(limiter.end(&mut second, &Ending::Release)).unwrap();
     assert_eq!(left(&limiter), Some(2), "nothing is released in the store");
     store.fails.store(true, Ordering::Relaxed);
     assert_eq!(left(&limiter), Some(1));
     clock.advance(LEASE);
-    assert!(matches!(poll_once(limiter.renew(&first)), Err(LeaseError::NotHeld)));
+    assert!(matches!(poll_once(limiter.renew(&first, Retake::No)), Err(GrantError::NotHeld)));
     assert_eq!(left(&limiter), Some(2));
 }
 
@@ -47,10 +50,12 @@ fn a_store_that_fails_leaves_slots_held_until_they_run_out() {
     let clock = ManualClock::default();
     let store = SwitchableStore::new(&clock);
     let limiter = limiter(&store, &clock, [exports(1)]);
-    let lease = poll_once(limiter.check(&Request::new(""))).unwrap().lease().unwrap();
+    let mut lease = poll_once(limiter.check(&Request::new(""))).unwrap().take_grant();
     store.fails.store(true, Ordering::Relaxed);
-    assert!(matches!(poll_once(limiter.renew(&lease)), Err(LeaseError::Store(error)) if error.is_transient()));
-    assert!(poll_once(limiter.release(lease)).is_err());
+    assert!(
+        matches!(poll_once(limiter.renew(&lease, Retake::No)), Err(GrantError::Store(error)) if error.is_transient())
+    );
+    assert!(poll_once(limiter.end(&mut lease, &Ending::Release)).is_err());
     store.fails.store(false, Ordering::Relaxed);
     assert_eq!(left(&limiter), Some(0));
     clock.advance(LEASE);
@@ -81,9 +86,9 @@ fn slots_of_subjects_that_a_full_store_has_no_room_for_are_given_back_in_memory(
     let limiter = limiter(&store, &clock, [tenant, exports(1)]);
     let request = Request::new("");
     for _ in 0..3 {
-        let decision = poll_once(limiter.check(&request)).unwrap();
+        let mut decision = poll_once(limiter.check(&request)).unwrap();
         assert_eq!(passed(&limiter, &request, 2), Some(0));
-        poll_once(limiter.release(decision.lease().unwrap())).unwrap();
+        poll_once(limiter.end(&mut decision.take_grant(), &Ending::Release)).unwrap();
     }
     store.full_for.lock().unwrap().clear();
     let peek = poll_once(limiter.peek(&request)).unwrap();
@@ -99,11 +104,11 @@ fn a_rule_that_lets_requests_pass_without_room_in_a_full_store_holds_no_slot() {
     let tenant = Rule::new("tenant", Limit::concurrency(9, LEASE).unwrap());
     let open = exports(1).with_on_failure(OnFailure::Open);
     let limiter = limiter(&store, &clock, [tenant.clone(), open.clone()]);
-    let lease = poll_once(limiter.check(&Request::new(""))).unwrap().lease().unwrap();
-    poll_once(limiter.renew(&lease)).unwrap();
-    poll_once(limiter.release(lease)).unwrap();
+    let mut lease = poll_once(limiter.check(&Request::new(""))).unwrap().take_grant();
+    poll_once(limiter.renew(&lease, Retake::No)).unwrap();
+    poll_once(limiter.end(&mut lease, &Ending::Release)).unwrap();
     let alone = crate::fallback::store::limiter(&store, &clock, [open]);
-    assert_eq!(poll_once(alone.check(&Request::new(""))).unwrap().lease(), None);
+    assert!(poll_once(alone.check(&Request::new(""))).unwrap().take_grant().is_empty());
 }
 
 /// A worker whose store fails for `outage`, and has lost its state then, if `emptied`. Whether it still works afterwards.
@@ -112,7 +117,7 @@ fn works_after(outage: Duration, emptied: bool, others: u64) -> bool {
     let store = SwitchableStore::new(&clock);
     let limiter = limiter(&store, &clock, [exports(2)]);
     let request = Request::new("");
-    let lease = poll_once(limiter.check(&request)).unwrap().lease().unwrap();
+    let lease = poll_once(limiter.check(&request)).unwrap().take_grant();
     let mut working = pin!(limiter.hold(lease, &clock, pending::<()>()));
     let mut poll = || working.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
@@ -135,7 +140,7 @@ fn works_after(outage: Duration, emptied: bool, others: u64) -> bool {
             assert!(store.memory.keys() == 1 && passed(&limiter, &request, 2) == Some(1 - others as usize));
             true
         }
-        Poll::Ready(Err(LeaseError::NotHeld)) => false,
+        Poll::Ready(Err(GrantError::NotHeld)) => false,
         Poll::Ready(other) => panic!("{other:?}"),
     }
 }

@@ -39,7 +39,7 @@ fn a_subject_with_other_requests_waiting_is_refused_whatever_the_policy() {
         let store = SwitchableStore::failing_with(&clock, overloaded().with_crowded());
         let error = poll_once(limiter(&store, &clock, [rule(policy)]).check(&ann)).unwrap_err();
         assert!(error.is_crowded() && error.is_transient(), "{policy:?}");
-        let response = HeaderPolicy::new().reject_unavailable(&error, None);
+        let response = HeaderPolicy::new().reject_unavailable(&error, None, None);
         assert_eq!((response.status, &response.headers[0]), (503, &("retry-after", "1".to_owned())));
         assert!(response.body.starts_with(r#"{"error":"overloaded","#), "{}", response.body);
     }

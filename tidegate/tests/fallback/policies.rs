@@ -210,9 +210,9 @@ fn a_degraded_decision_has_no_receipt_and_no_limit_headers() {
     let clock = ManualClock::default();
     let rule = Rule::new("api", bucket(2)).with_on_failure(OnFailure::Local);
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
-    let allowed = poll_once(limiter.check(&Request::new(""))).unwrap();
+    let mut allowed = poll_once(limiter.check(&Request::new(""))).unwrap();
     assert_eq!(HeaderPolicy::new().headers(&allowed), []);
-    assert!(allowed.into_receipt().is_empty());
+    assert!(allowed.take_grant().is_empty());
     assert_eq!(passed(&limiter, &Request::new(""), 1), Some(1));
     let denied = HeaderPolicy::new().reject(&poll_once(limiter.check(&Request::new(""))).unwrap(), None, None);
     assert_eq!((denied.status, denied.headers[0].0), (429, "retry-after"));

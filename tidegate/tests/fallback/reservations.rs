@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tidegate::spi::{LeaseOwner, ReservationTerms};
 use tidegate::{
-    Limit, Limiter, ManualClock, OnFailure, Rate, Receipt, Request, Reservation, ReservationError, Rule, StoreError,
-    StoreErrorKind,
+    Ending, Grant, GrantError, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, StoreError, StoreErrorKind,
 };
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, poll_once};
@@ -28,15 +27,15 @@ fn what_was_reserved_without_the_store_is_committed_in_memory() {
     let clock = ManualClock::default();
     let store = SwitchableStore::failing(&clock);
     let limiter = limiter(&store, &clock, [tokens()]);
-    let decision = poll_once(limiter.reserve(&request(), Some("a"))).unwrap();
+    let mut decision = poll_once(limiter.reserve(&request(), Some("a"))).unwrap();
     assert_eq!((decision.degraded(), left(&limiter)), (Some(StoreErrorKind::Unavailable), Some(40)));
     let again = poll_once(limiter.reserve(&request(), Some("a"))).unwrap();
     assert!(again.is_allowed() && left(&limiter) == Some(40), "it is the same reservation");
     let other = poll_once(limiter.reserve(&Request::new("").with_cost(7), Some("a")));
-    assert!(matches!(other, Err(ReservationError::KeyReused)));
+    assert!(matches!(other, Err(GrantError::KeyReused)));
     // The store is back, and knows nothing of it.
     store.fails.store(false, Ordering::Relaxed);
-    poll_once(limiter.commit(&decision.reservation().unwrap(), 25)).unwrap();
+    poll_once(limiter.end(&mut decision.take_grant(), &Ending::Commit(25.into()))).unwrap();
     assert_eq!(left(&limiter), Some(100), "nothing is charged in the store");
     store.fails.store(true, Ordering::Relaxed);
     assert_eq!(left(&limiter), Some(75));
@@ -55,12 +54,10 @@ fn a_commit_under_a_share_of_the_limit_is_charged_by_that_share() {
         store.instances.store(4, Ordering::Relaxed);
         let limiter = limiter(&store, &clock, [rule()]);
         let all = Request::new("").with_cost(100);
-        let reservation = poll_once(limiter.reserve(&all, None)).unwrap().reservation().unwrap();
+        let reservation = poll_once(limiter.reserve(&all, None)).unwrap().take_grant();
         // Another call, with the id that the first one got.
-        let [stored, local] = [reservation.stored(), reservation.local()]
-            .map(|receipt| Receipt::from_bytes(&receipt.to_bytes()).unwrap());
-        let reservation = Reservation::from_receipts(stored, local, limiter.rules()).unwrap();
-        poll_once(limiter.commit(&reservation, 100)).unwrap();
+        let mut reservation = Grant::from_bytes(&reservation.to_bytes()).unwrap();
+        poll_once(limiter.end(&mut reservation, &Ending::Commit(100.into()))).unwrap();
         store.full_for.lock().unwrap().clear();
         store.fails.store(true, Ordering::Relaxed);
         clock.advance(Duration::from_secs(15));
@@ -80,12 +77,12 @@ fn reservations_under_a_static_limit_count_as_requests_that_begin() {
         let store = SwitchableStore::failing(&clock);
         let limiter = limiter(&store, &clock, [rule.clone(), Rule::new("local", bucket(1000))]);
         let reserve = |key: Option<&str>| poll_once(limiter.reserve(&request(), key)).unwrap();
-        let first = reserve(key);
-        assert_eq!(first.reservation().unwrap().rules().collect::<Vec<_>>(), ["local"]);
+        let mut first = reserve(key).take_grant();
+        assert_eq!(first.rules().collect::<Vec<_>>(), ["local"]);
         assert!(reserve(None).is_allowed() && reserve(None).is_allowed() && !reserve(None).is_allowed());
         clock.advance(Duration::from_secs(1));
         assert!(reserve(None).is_allowed() && !reserve(None).is_allowed(), "the cap refills as for other requests");
-        poll_once(limiter.commit(&first.reservation().unwrap(), 1)).unwrap();
+        poll_once(limiter.end(&mut first, &Ending::Commit(1.into()))).unwrap();
         clock.advance(Duration::from_secs(1));
         assert!(reserve(None).is_allowed() && !reserve(None).is_allowed(), "a commit changes nothing there");
     }
@@ -97,7 +94,7 @@ fn a_rule_that_is_closed_refuses_reservations_while_the_store_fails() {
     let store = SwitchableStore::failing(&clock);
     let limiter = limiter(&store, &clock, [tokens().with_on_failure(OnFailure::Closed)]);
     let refused = poll_once(limiter.reserve(&request(), None));
-    assert!(matches!(refused, Err(ReservationError::Store(error)) if error.is_transient()));
+    assert!(matches!(refused, Err(GrantError::Store(error)) if error.is_transient()));
 }
 
 #[test]
@@ -105,15 +102,15 @@ fn a_commit_that_the_store_failed_for_can_be_repeated() {
     let clock = ManualClock::default();
     let store = SwitchableStore::new(&clock);
     let limiter = limiter(&store, &clock, [tokens()]);
-    let reservation = poll_once(limiter.reserve(&request(), Some("a"))).unwrap().reservation().unwrap();
+    let mut reservation = poll_once(limiter.reserve(&request(), Some("a"))).unwrap().take_grant();
     store.fails.store(true, Ordering::Relaxed);
-    assert!(matches!(poll_once(limiter.commit(&reservation, 10)), Err(ReservationError::Store(_))));
+    assert!(matches!(poll_once(limiter.end(&mut reservation, &Ending::Commit(10.into()))), Err(GrantError::Store(_))));
     store.fails.store(false, Ordering::Relaxed);
-    poll_once(limiter.commit(&reservation, 10)).unwrap();
-    poll_once(limiter.commit(&reservation, 10)).unwrap();
+    poll_once(limiter.end(&mut reservation, &Ending::Commit(10.into()))).unwrap();
+    poll_once(limiter.end(&mut reservation, &Ending::Commit(10.into()))).unwrap();
     assert_eq!(left(&limiter), Some(90));
     clock.advance(Duration::from_secs(301));
-    assert!(matches!(poll_once(limiter.commit(&reservation, 10)), Err(ReservationError::NotFound)));
+    assert!(matches!(poll_once(limiter.end(&mut reservation, &Ending::Commit(10.into()))), Err(GrantError::NotHeld)));
 }
 
 #[test]
@@ -122,8 +119,8 @@ fn a_request_that_another_limit_denies_holds_nothing() {
     let store = SwitchableStore::new(&clock);
     let small = Rule::new("small", bucket(50));
     let limiter = limiter(&store, &clock, [tokens(), small]);
-    let denied = poll_once(limiter.reserve(&request(), Some("a"))).unwrap();
-    assert!(!denied.is_allowed() && denied.reservation().is_none());
+    let mut denied = poll_once(limiter.reserve(&request(), Some("a"))).unwrap();
+    assert!(!denied.is_allowed() && denied.take_grant().is_empty());
     let outstanding = poll_once(limiter.outstanding(&Request::new(""))).unwrap();
     assert!(outstanding.len() == 2 && outstanding.iter().all(|one| one.reservations == 0), "{outstanding:?}");
 }
@@ -153,10 +150,10 @@ fn what_a_full_store_has_no_room_for_is_reserved_in_memory() {
     let store = SwitchableStore::new(&clock);
     store.full_for.lock().unwrap().push("tokens");
     let limiter = limiter(&store, &clock, [Rule::new("tenant", bucket(500)), tokens()]);
-    let decision = poll_once(limiter.reserve(&request(), None)).unwrap();
+    let mut decision = poll_once(limiter.reserve(&request(), None)).unwrap();
     assert!(decision.is_allowed());
     assert!(!poll_once(limiter.reserve(&request(), None)).unwrap().is_allowed(), "in memory, 40 are left");
-    poll_once(limiter.commit(&decision.reservation().unwrap(), 10)).unwrap();
+    poll_once(limiter.end(&mut decision.take_grant(), &Ending::Commit(10.into()))).unwrap();
     store.full_for.lock().unwrap().clear();
     let peek = poll_once(limiter.peek(&Request::new(""))).unwrap();
     assert_eq!(peek.checks()[0].outcome().remaining, 490, "what memory denied was given back in the store");
@@ -169,10 +166,10 @@ fn a_repeated_reservation_that_memory_denies_keeps_what_the_first_call_reserved(
     let store = SwitchableStore::new(&clock);
     store.full_for.lock().unwrap().push("tokens");
     let [first, other] = [(); 2].map(|()| limiter(&store, &clock, [Rule::new("tenant", bucket(500)), tokens()]));
-    let reservation = poll_once(first.reserve(&request(), Some("a"))).unwrap().reservation().unwrap();
+    let mut reservation = poll_once(first.reserve(&request(), Some("a"))).unwrap().take_grant();
     assert!(poll_once(other.check(&request())).unwrap().is_allowed());
     assert!(!poll_once(other.reserve(&request(), Some("a"))).unwrap().is_allowed());
-    poll_once(first.commit(&reservation, 10)).unwrap();
+    poll_once(first.end(&mut reservation, &Ending::Commit(10.into()))).unwrap();
     let peek = poll_once(first.peek(&Request::new(""))).unwrap();
     assert_eq!(peek.checks()[0].outcome().remaining, 500 - 60 - 10);
 }

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use tidegate::spi::algorithm::holds::HoldEnding;
-use tidegate::spi::{Adjustment, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
+use tidegate::spi::{Adjustment, AdjustmentResults, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
 use tidegate::{
     Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError, StoreErrorKind,
 };
@@ -98,23 +97,15 @@ impl Store for SwitchableStore {
         if full_for.is_empty() { self.memory.decide(plan).await } else { Ok(self.decide_full(plan, &full_for)) }
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.state()?;
-        self.memory.adjust(adjustments).await
+    async fn apply(&self, adjustments: &[Adjustment<'_>]) -> AdjustmentResults {
+        match self.state() {
+            Ok(()) => self.memory.apply(adjustments).await,
+            Err(error) => AdjustmentResults::failed(adjustments.len(), &error),
+        }
     }
 
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        self.memory.adjust_soon(adjustments);
-    }
-
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        self.state()?;
-        self.memory.update_slots(updates).await
-    }
-
-    async fn end_holds(&self, endings: &[Adjustment<'_>]) -> Result<Vec<HoldEnding>, StoreError> {
-        self.state()?;
-        self.memory.end_holds(endings).await
+    fn spawn_apply(&self, adjustments: &[Adjustment<'_>]) {
+        self.memory.spawn_apply(adjustments);
     }
 
     async fn outstanding(&self, plan: &Plan<'_>) -> Result<OutstandingHolds, StoreError> {

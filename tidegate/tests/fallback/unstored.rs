@@ -1,6 +1,6 @@
 //! Subjects for which a full store has no room: the store decides what it knows, this instance the rest.
 
-use tidegate::{Decision, Limiter, ManualClock, OnFailure, Request, Rule, StoreErrorKind};
+use tidegate::{Decision, Ending, Limiter, ManualClock, OnFailure, Request, Rule, StoreErrorKind};
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, passed, poll_once};
 
@@ -49,10 +49,10 @@ fn the_decision_is_degraded_and_its_receipt_has_what_the_store_consumed() {
     let store = full(&clock);
     let limiter = limiter(&store, &clock, rules(5, 8, OnFailure::Local));
     let ann = Request::new("").with_attribute("user", "ann");
-    let allowed = poll_once(limiter.check(&ann)).unwrap();
+    let mut allowed = poll_once(limiter.check(&ann)).unwrap();
     assert_eq!((allowed.degraded(), allowed.checks().len()), (Some(StoreErrorKind::Refused), 2));
     assert_eq!(left(&limiter, &store), 4);
-    poll_once(limiter.refund(allowed.into_receipt())).unwrap();
+    poll_once(limiter.end(&mut allowed.take_grant(), &Ending::Refund)).unwrap();
     assert_eq!(left(&limiter, &store), 5);
 }
 

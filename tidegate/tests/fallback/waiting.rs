@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::spi::{FailingCall, FailingStore, Fault};
 use tidegate::{
-    AcquireOutcome, Lease, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError,
+    AcquireOutcome, Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError,
 };
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, poll_once};
@@ -55,15 +55,15 @@ impl<'f, T> Caller<'f, T> {
 type AcquireResult = Result<AcquireOutcome, StoreError>;
 
 /// The lease of a request that was granted now.
-fn granted(result: Poll<AcquireResult>) -> Lease {
+fn granted(result: Poll<AcquireResult>) -> Grant {
     match result {
-        Poll::Ready(Ok(AcquireOutcome::Granted(decision))) => decision.lease().unwrap(),
+        Poll::Ready(Ok(AcquireOutcome::Granted(mut decision))) => decision.take_grant(),
         other => panic!("{other:?}"),
     }
 }
 
-fn hold(limiter: &Limiter<SwitchableStore>, request: &Request<'_>) -> Lease {
-    poll_once(limiter.check(request)).unwrap().lease().unwrap()
+fn hold(limiter: &Limiter<SwitchableStore>, request: &Request<'_>) -> Grant {
+    poll_once(limiter.check(request)).unwrap().take_grant()
 }
 
 fn left(limiter: &Limiter<SwitchableStore>) -> Option<u64> {
@@ -77,17 +77,17 @@ fn a_release_on_this_instance_wakes_the_caller_that_waits_even_after_the_rules_h
     let limiter = limiter(&store, &clock, [exports(1)]);
     let request = Request::new("");
     for reloaded in [false, true] {
-        let lease = hold(&limiter, &request);
+        let mut lease = hold(&limiter, &request);
         let mut caller = Caller::new(limiter.acquire(&request, MINUTE, &clock));
         assert!(caller.poll().is_pending() && !caller.is_woken());
         if reloaded {
             let limiter = limiter.with_rules(RuleSet::new([exports(1)]).unwrap());
-            limiter.release_soon(lease);
+            limiter.spawn_end(lease, &Ending::Release);
         } else {
-            poll_once(limiter.release(lease)).unwrap();
+            poll_once(limiter.end(&mut lease, &Ending::Release)).unwrap();
         }
         assert!(caller.is_woken());
-        poll_once(limiter.release(granted(caller.poll()))).unwrap();
+        poll_once(limiter.end(&mut granted(caller.poll()), &Ending::Release)).unwrap();
     }
 }
 
@@ -98,7 +98,7 @@ fn slots_that_are_released_elsewhere_are_found_by_polling_that_backs_off() {
     let store = SwitchableStore::new(&clock);
     let [here, elsewhere] = [(); 2].map(|()| limiter(&store, &clock, [exports(1)]));
     let request = Request::new("");
-    let lease = hold(&elsewhere, &request);
+    let mut lease = hold(&elsewhere, &request);
     let mut caller = Caller::new(here.acquire(&request, Duration::from_secs(4), &clock));
     assert!(caller.poll().is_pending());
     for millis in [50, 100, 200, 400, 800, 1000, 1000] {
@@ -111,7 +111,7 @@ fn slots_that_are_released_elsewhere_are_found_by_polling_that_backs_off() {
         assert!(caller.is_woken() && caller.poll().is_pending());
         assert_eq!(store.decisions.load(Ordering::Relaxed), decisions + 1);
     }
-    poll_once(elsewhere.release(lease)).unwrap();
+    poll_once(elsewhere.end(&mut lease, &Ending::Release)).unwrap();
     assert!(!caller.is_woken());
     clock.advance(Duration::from_millis(450));
     let _lease = granted(caller.poll());
@@ -145,17 +145,17 @@ fn callers_are_served_in_order_of_arrival_whatever_their_weight() {
     let store = SwitchableStore::new(&clock);
     let limiter = limiter(&store, &clock, [exports(3)]);
     let [one, two, three] = [1, 2, 3].map(|cost| Request::new("").with_cost(cost));
-    let (first, second) = (hold(&limiter, &two), hold(&limiter, &one));
+    let (mut first, mut second) = (hold(&limiter, &two), hold(&limiter, &one));
     let mut large = Caller::new(limiter.acquire(&three, MINUTE, &clock));
     let mut small = [(); 2].map(|()| Caller::new(limiter.acquire(&one, MINUTE, &clock)));
     assert!(large.poll().is_pending() && small.iter_mut().all(|caller| caller.poll().is_pending()));
-    poll_once(limiter.release(first)).unwrap();
+    poll_once(limiter.end(&mut first, &Ending::Release)).unwrap();
     assert!(large.poll().is_pending() && small.iter_mut().all(|caller| caller.poll().is_pending()));
-    poll_once(limiter.release(second)).unwrap();
-    let large = granted(large.poll());
+    poll_once(limiter.end(&mut second, &Ending::Release)).unwrap();
+    let mut large = granted(large.poll());
     assert!(small[0].is_woken() && !small[1].is_woken());
     assert!(small.iter_mut().all(|caller| caller.poll().is_pending()));
-    poll_once(limiter.release(large)).unwrap();
+    poll_once(limiter.end(&mut large, &Ending::Release)).unwrap();
     let _leases = small.each_mut().map(|caller| granted(caller.poll()));
 }
 
@@ -171,11 +171,11 @@ fn a_caller_that_is_woken_and_goes_away_or_is_denied_by_another_limit_wakes_the_
         let store = SwitchableStore::new(&clock);
         let limiter = limiter(&store, &clock, per_user());
         let [ann, bob, cyd] = ["ann", "bob", "cyd"].map(|user| Request::new("").with_attribute("user", user));
-        let lease = hold(&limiter, &cyd);
+        let mut lease = hold(&limiter, &cyd);
         let [mut anns, mut bobs] = [&ann, &bob].map(|user| Caller::new(limiter.acquire(user, MINUTE, &clock)));
         assert!(anns.poll().is_pending() && bobs.poll().is_pending());
         poll_once(limiter.charge(&ann)).unwrap();
-        poll_once(limiter.release(lease)).unwrap();
+        poll_once(limiter.end(&mut lease, &Ending::Release)).unwrap();
         assert!(anns.is_woken() && !bobs.is_woken(), "the first of them is woken");
         if goes_away {
             drop(anns);
@@ -193,47 +193,19 @@ fn a_caller_that_goes_away_while_it_waits_leaves_nothing_held() {
     let store = SwitchableStore::new(&clock);
     let limiter = limiter(&store, &clock, [exports(1)]);
     let request = Request::new("");
-    let lease = hold(&limiter, &request);
+    let mut lease = hold(&limiter, &request);
     let mut caller = Caller::new(limiter.acquire(&request, MINUTE, &clock));
     assert!(caller.poll().is_pending());
-    poll_once(limiter.release(lease)).unwrap();
+    poll_once(limiter.end(&mut lease, &Ending::Release)).unwrap();
     drop(caller);
     assert_eq!((left(&limiter), clock.pending_sleeps()), (Some(1), 0));
-}
-
-/// A store that decides, and does not reply.
-struct SilentStore(MemoryStore);
-
-impl Store for SilentStore {
-    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        let verdict = self.0.decide(plan).await;
-        if !plan.is_peek() {
-            std::future::pending::<()>().await;
-        }
-        verdict
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.0.adjust(adjustments).await
-    }
-
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        self.0.adjust_soon(adjustments);
-    }
-
-    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
-        self.0.forget(keys).await
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        self.0.ping().await
-    }
 }
 
 #[test]
 fn a_caller_that_goes_away_during_the_call_releases_what_the_store_granted() {
     let clock = ManualClock::default();
-    let store = SilentStore(MemoryStore::new().with_clock(clock.clone()));
+    let store = FailingStore::new(MemoryStore::new().with_clock(clock.clone()));
+    store.fail_if(|call| matches!(call, FailingCall::Decide(plan) if !plan.is_peek()).then_some(Fault::Silence));
     let limiter = Limiter::new(RuleSet::new([exports(1)]).unwrap(), store);
     let request = Request::new("");
     let remaining = || poll_once(limiter.peek(&request)).unwrap().remaining();
@@ -259,9 +231,9 @@ fn slots_are_renewed_while_a_granted_request_waits_for_its_place_in_a_queue() {
         assert!(poll().is_pending());
         clock.advance(LEASE / 3);
     }
-    let lease = granted(poll());
+    let mut lease = granted(poll());
     let slots = || poll_once(limiter.peek(&request)).unwrap().checks()[0].outcome().remaining;
     assert_eq!(slots(), 8, "the first one has run out");
-    poll_once(limiter.release(lease)).unwrap();
+    poll_once(limiter.end(&mut lease, &Ending::Release)).unwrap();
     assert_eq!(slots(), 9);
 }

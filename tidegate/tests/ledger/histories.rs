@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::LedgerMode;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{Outbox, OutboxEntry};
+use tidegate::{Ending, LedgerMode};
 
 use super::{request, setup, units, wait};
 
@@ -63,22 +63,22 @@ proptest! {
         for step in steps {
             match step {
                 Step::Take(cost) => {
-                    let decision = wait(setup.limiter.check(&request(cost))).unwrap();
-                    receipts.extend(decision.is_allowed().then(|| decision.into_receipt()));
+                    let mut decision = wait(setup.limiter.check(&request(cost))).unwrap();
+                    receipts.extend(decision.is_allowed().then(|| decision.take_grant()));
                 }
                 Step::Charge(cost) => wait(setup.limiter.charge(&request(cost))).unwrap(),
                 Step::Refund(index) if index < receipts.len() => {
-                    wait(setup.limiter.refund(receipts.swap_remove(index))).unwrap();
+                    wait(setup.limiter.end(&mut receipts.swap_remove(index), &Ending::Refund)).unwrap();
                 }
                 Step::Reserve(cost) => {
-                    let decision = wait(setup.limiter.reserve(&request(cost), None)).unwrap();
-                    reservations.extend(decision.reservation());
+                    let mut decision = wait(setup.limiter.reserve(&request(cost), None)).unwrap();
+                    reservations.extend(decision.is_allowed().then(|| decision.take_grant()));
                 }
                 Step::Commit(index, cost) if index < reservations.len() => {
-                    let _ = wait(setup.limiter.commit(&reservations.swap_remove(index), cost));
+                    let _ = wait(setup.limiter.end(&mut reservations.swap_remove(index), &Ending::Commit(cost.into())));
                 }
                 Step::Release(index) if index < reservations.len() => {
-                    let _ = wait(setup.limiter.release_reservation(&reservations.swap_remove(index)));
+                    let _ = wait(setup.limiter.end(&mut reservations.swap_remove(index), &Ending::Release));
                 }
                 // Hours or minutes, so that reservations outlive a boundary now and then.
                 Step::Advance(span) => {

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Receipt, Request, Rule, RuleSet, Timestamp};
+use tidegate::{
+    Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Request, Rule, RuleSet, Timestamp,
+};
 
 use super::{Subject, poll_once};
 
@@ -72,7 +74,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 struct Taken {
     period: u64,
     cost: u64,
-    receipt: Option<Receipt>,
+    receipt: Option<Grant>,
 }
 
 /// Runs events, and returns the units taken in each period, and those that were charged and given back altogether. With `correct`, takes
@@ -90,9 +92,9 @@ fn run(limit: Limit, periods: Periods, events: &[Event], correct: bool) -> (Subj
                 last = periods.bounds_at(Timestamp::from_micros(now)).index;
             }
             Event::Take(cost) => {
-                let decision = subject.limiter.check_now(&Request::new("").with_cost(cost));
+                let mut decision = subject.limiter.check_now(&Request::new("").with_cost(cost));
                 if decision.is_allowed() {
-                    taken.push(Taken { period: last, cost, receipt: Some(decision.into_receipt()) });
+                    taken.push(Taken { period: last, cost, receipt: Some(decision.take_grant()) });
                 }
             }
             Event::Charge(cost) if correct => {
@@ -105,8 +107,8 @@ fn run(limit: Limit, periods: Periods, events: &[Event], correct: bool) -> (Subj
                 let actual = *cost * percent / 100;
                 // What is given back too late is not given back.
                 let is_late = *period + 1 < last && actual < *cost;
-                if let Some(receipt) = receipt.take() {
-                    poll_once(subject.limiter.settle(receipt, |_| Some(actual)));
+                if let Some(mut receipt) = receipt.take() {
+                    poll_once(subject.limiter.end(&mut receipt, &Ending::Settle(actual.into())));
                     corrected += if is_late { 0 } else { actual.cast_signed() - cost.cast_signed() };
                 }
             }

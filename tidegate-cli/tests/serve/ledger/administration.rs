@@ -1,13 +1,13 @@
 //! What an administrator posts to the ledger, and how entries and names are shown.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::{CHANGE, Fixture, READ};
-use crate::serve::wait_for;
+use crate::serve::{exchange, wait_for};
 
 /// The largest amount of a quota.
 const MAX_AMOUNT: i64 = (1 << 52) - 1;
@@ -190,9 +190,26 @@ fn exported_entries_have_the_period_of_the_usage() {
     let entry = &fixture.entries("reports")[0];
     assert_eq!((&entry["period_length"], &entry["period"]), (&json!("day"), &row["period"]));
     assert!(entry["period_index"].is_u64(), "{entry}");
+    // The quota counts by day in UTC.
+    let day = row["period"].as_str().unwrap();
+    let time = entry["time"].as_str().unwrap();
+    assert!(
+        time.len() == "2026-11-19T20:32:14.123456Z".len() && time.starts_with(day) && time.ends_with('Z'),
+        "{entry}"
+    );
+    let (begin, end) = (entry["period_begin"].as_str().unwrap(), entry["period_end"].as_str().unwrap());
+    assert!(
+        begin == format!("{day}T00:00:00.000000Z") && begin <= time && time < end,
+        "texts compare as the times do: {entry}"
+    );
+    assert_eq!((&entry["period_begin"], &entry["period_end"]), (&row["period_begin"], &row["period_end"]));
     let (code, csv, _) = fixture.run(&["quota", "export", "--csv", "--rule", "reports"], READ);
     let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
     let column = |name: &str| lines[1][lines[0].iter().position(|heading| *heading == name).unwrap()];
+    assert_eq!(
+        [column("time"), column("period_begin"), column("period_end"), column("expires_at")],
+        [time, begin, end, ""]
+    );
     assert_eq!((code, column("period_length"), column("period")), (Some(0), "day", row["period"].as_str().unwrap()));
 }
 
@@ -205,17 +222,63 @@ fn pages_of_entries_follow_each_other_by_the_header_field_after() {
     let (mut amounts, mut after) = (Vec::new(), String::new());
     loop {
         let path = format!("/v1/usage/entries?rule=reports&limit=1{after}");
-        let mut stream = TcpStream::connect(&fixture.server().admin).unwrap();
-        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {READ}\r\n");
-        write!(stream, "{head}connection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let token = format!("authorization: Bearer {READ}");
+        let (_, head, body) = exchange(&fixture.server().admin, "GET", &path, &[&token], "");
         amounts.extend(body.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["amount"].clone()));
         let Some(next) = head.lines().find_map(|line| line.strip_prefix("x-tidegate-after: ")) else { break };
         after = format!("&after={next}");
     }
     assert_eq!(amounts, [json!(1), json!(2), json!(3)]);
+}
+
+/// A page that no other one leads to looked like the end of all of them.
+#[test]
+fn a_page_that_no_earlier_one_leads_to_is_refused() {
+    let fixture = Fixture::start();
+    fixture.consume("/exports", "acme", 1);
+    fixture.usage_of("exports", 1);
+    for path in ["/v1/usage", "/v1/usage/entries"] {
+        for after in ["1:", "0:x", "99:1.2026", "x"] {
+            let (status, answer) = fixture.call("GET", &format!("{path}?after={after}"), READ, &Value::Null);
+            let message = answer["message"].as_str().unwrap_or_default();
+            assert!(status == 400 && message.contains("after"), "{path} {after}: {status} {answer}");
+        }
+        assert_eq!(fixture.call("GET", &format!("{path}?after=0:"), READ, &Value::Null).0, 200, "{path}");
+        // A tenant is found by its name and by its hash.
+        assert_eq!(fixture.call("GET", &format!("{path}?tenant=acme&after=1:"), READ, &Value::Null).0, 200, "{path}");
+    }
+}
+
+/// Contracts without an end are stored with this date.
+#[test]
+fn the_last_day_of_the_calendar_is_a_date() {
+    let fixture = Fixture::start();
+    fixture.consume("/exports", "acme", 1);
+    fixture.usage_of("exports", 1);
+    for path in ["/v1/usage", "/v1/usage/entries"] {
+        for to in ["9999-12-31", "9999-12", "9999", "9999-12-31T23"] {
+            let (status, text) = fixture.call_text("GET", &format!("{path}?from=1970&to={to}"), READ, "");
+            assert!(status == 200 && text.contains("exports"), "{path} {to}: {text}");
+        }
+    }
+}
+
+/// The log has the author of every reset.
+#[test]
+fn a_reset_is_refused_with_an_author_that_no_entry_could_have_also_without_a_ledger() {
+    let fixture = Fixture::start();
+    fixture.consume("/exports", "acme", 1);
+    let long = "x".repeat(1_001);
+    for (field, text) in [("author", ""), ("author", " "), ("author", &*long), ("reason", "a\nb"), ("reason", &long)] {
+        let mut body =
+            json!({ "request": { "tenant": "acme" }, "rule": "burst", "author": "eve", "reason": "a new trial" });
+        body[field] = text.into();
+        let (status, answer) = fixture.post("/v1/subjects/reset", &body);
+        let message = answer["message"].as_str().unwrap();
+        assert!(status == 400 && message.starts_with(&format!("{field}: ")), "{field} {}: {answer}", text.len());
+    }
+    let body = json!({ "request": { "tenant": "acme" }, "rule": "burst", "author": "x".repeat(1_000) });
+    assert_eq!(fixture.post("/v1/subjects/reset", &body).0, 200);
 }
 
 #[test]
@@ -262,6 +325,12 @@ fn errors_of_the_admin_address_name_the_wrong_field() {
     let (status, answer) = fixture.post("/v1/usage/corrections", &json!({ "request": { "tenant": 7 } }));
     let message = answer["message"].as_str().unwrap();
     assert!(status == 400 && message.ends_with("`request.tenant`: expected text, found a number"), "{message}");
+    let (status, answer) = fixture.correct("acme", "exports", &json!({ "amount": 1.5 }));
+    let message = answer["message"].as_str().unwrap();
+    assert!(
+        status == 400 && message.ends_with("`amount`: expected a whole number, found a number with a fraction"),
+        "{message}"
+    );
 }
 
 #[test]

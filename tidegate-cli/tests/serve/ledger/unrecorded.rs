@@ -21,7 +21,7 @@ fn quotas_that_the_ledger_does_not_record_are_named_at_the_start_in_the_status_a
         "after a reload: {line}"
     );
     drop(fixture.server.take());
-    let mut server = fixture.spawn_server();
+    let mut server = fixture.spawn_server(&[]);
     let line = server.wait_for_log("records nothing of these quotas");
     assert!(line.contains("calls reports"), "{line}");
     server.wait_for_log("store and ledger are ready");
@@ -40,7 +40,7 @@ fn quotas_that_the_ledger_does_not_record_are_named_at_the_start_in_the_status_a
         .replace("period: day }", "period: day, ledger: none }");
     fs::write(fixture.path("rules.yaml"), meant).unwrap();
     drop(fixture.server.take());
-    fixture.server = Some(fixture.spawn_server());
+    fixture.server = Some(fixture.spawn_server(&[]));
     let (_, status) = fixture.call("GET", "/v1/status", CHANGE, &Value::Null);
     assert_eq!(status["ledger"]["unrecorded"], json!([]));
     let log = fixture.server.as_mut().unwrap().stop_and_read_log();

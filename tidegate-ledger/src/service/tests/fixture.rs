@@ -10,7 +10,8 @@ use sqlx::{Connection, SqliteConnection};
 use tempfile::TempDir;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
-    AccountKey, EntryId, GateState, Outbox, OutboxBatch, OutboxPosition, PARTITIONS, Store, UnconfirmedEntry,
+    AccountKey, EntryId, EntryKind, GateState, Outbox, OutboxBatch, OutboxEntry, OutboxPosition, PARTITIONS, Store,
+    UnconfirmedEntry,
 };
 use tidegate::{
     LedgerMode, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Request, Rule, RuleSet, StoreError,
@@ -173,6 +174,25 @@ pub(super) async fn account(tenant: &str) -> AccountKey {
     store.consume(tenant, 1).await;
     let partition = store.take_written_partitions()[0];
     store.current().read_outbox(partition, 1).await.unwrap().entries[0].account()
+}
+
+/// An entry of a tenant, admitted without the store.
+pub(super) async fn journaled(tenant: &str, amount: i64) -> OutboxEntry {
+    let account = account(tenant).await;
+    OutboxEntry {
+        id: EntryId { generation: 0, partition: account.partition, millis: 0, sequence: 0 },
+        kind: EntryKind::Consume,
+        at: NOON,
+        stem: account.stem,
+        subject: account.subject,
+        period: Periods::utc(Period::Day).bounds_at(NOON).index,
+        amount,
+        late_amount: 0,
+        held: 0,
+        owner: 0,
+        expires_at: Timestamp::default(),
+        hard_limit: 1_000,
+    }
 }
 
 impl TestStore {

@@ -2,37 +2,18 @@
 
 use std::time::Duration;
 
-use tidegate::spi::{EntryId, EntryKind, LedgerStage, OutboxEntry};
-use tidegate::{StoreErrorKind, Timestamp};
+use tidegate::StoreErrorKind;
+use tidegate::spi::LedgerStage;
 
-use super::fixture::{Fixture, NOON, account, options, until};
-
-/// An entry of a tenant, admitted without the store.
-async fn entry(tenant: &str, amount: i64) -> OutboxEntry {
-    let account = account(tenant).await;
-    OutboxEntry {
-        id: EntryId { generation: 0, partition: account.partition, millis: 0, sequence: 0 },
-        kind: EntryKind::Consume,
-        at: NOON,
-        stem: account.stem,
-        subject: account.subject,
-        period: tidegate::Periods::utc(tidegate::Period::Day).bounds_at(NOON).index,
-        amount,
-        late_amount: 0,
-        held: 0,
-        owner: 0,
-        expires_at: Timestamp::default(),
-        hard_limit: 1_000,
-    }
-}
+use super::fixture::{Fixture, journaled, options, until};
 
 #[tokio::test]
 async fn what_was_admitted_without_the_store_reaches_the_ledger_and_then_the_store() {
     let fixture = Fixture::new().await;
     let service = fixture.start();
     fixture.store.set_failing(true);
-    service.journal(vec![entry("acme", 3).await]).unwrap();
-    service.journal(vec![entry("acme", 4).await, entry("globex", 1).await]).unwrap();
+    service.journal(vec![journaled("acme", 3).await]).unwrap();
+    service.journal(vec![journaled("acme", 4).await, journaled("globex", 1).await]).unwrap();
     until(|| async { service.stats().entries_posted == 3 }).await;
     assert_eq!(fixture.ledger_used("acme").await, 7);
     assert_eq!(fixture.store.used("acme").await, 0);
@@ -49,7 +30,7 @@ async fn what_was_admitted_without_the_store_survives_a_crash_while_the_ledger_i
         options.ledger_timeout = Duration::from_millis(50);
         let service = fixture.start_with(options);
         let lock = fixture.lock_ledger().await;
-        service.journal(vec![entry("acme", 3).await]).unwrap();
+        service.journal(vec![journaled("acme", 3).await]).unwrap();
         until(|| async { service.stats().ledger_error.is_some() }).await;
         drop(service);
         lock.release().await;
@@ -68,7 +49,7 @@ async fn a_posted_entry_is_counted_once_and_its_account_repaired_after_a_crash()
     let service = fixture.start();
     fixture.store.set_failing(true);
     for amount in [3, 4] {
-        service.journal(vec![entry("acme", amount).await]).unwrap();
+        service.journal(vec![journaled("acme", amount).await]).unwrap();
     }
     // Only one entry is kept for the repair, so the journal does not fill while the store is down.
     until(|| async { service.stats().entries_posted == 2 && fixture.journal.waiting() == 1 }).await;
@@ -104,6 +85,6 @@ async fn what_a_memory_store_had_not_flushed_counts_once_after_a_restart() {
 async fn without_a_journal_nothing_is_admitted_without_the_store() {
     let fixture = Fixture::new().await;
     let service = fixture.start_with(options());
-    let error = service.journal(vec![entry("acme", 3).await]).unwrap_err();
+    let error = service.journal(vec![journaled("acme", 3).await]).unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
 }

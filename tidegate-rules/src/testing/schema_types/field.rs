@@ -73,7 +73,7 @@ impl<T: Clone> OverridableField<T> {
     /// The value with its place, if there is one.
     pub(in crate::testing) fn value(&self) -> Option<Spanned<&T>> {
         let at = self.0.as_ref()?;
-        Some(Spanned { value: at.value.as_ref()?, span: at.span.clone() })
+        Some(Spanned::new(at.value.as_ref()?, at.span.clone()))
     }
 }
 

@@ -50,6 +50,7 @@ pub(in crate::testing) enum DecisionField {
     Status,
     Header(String),
     Message,
+    Body,
     ShadowWouldReject,
 }
 
@@ -147,6 +148,9 @@ impl SuiteBuilder<'_> {
         if let Some(at) = &*details.message {
             wanted.push(FieldAssertion::new(DecisionField::Message, at.trim().to_owned(), &at.span));
         }
+        if let Some(at) = &*details.body {
+            wanted.push(FieldAssertion::new(DecisionField::Body, at.trim().to_owned(), &at.span));
+        }
         if let Some(at) = &*details.shadow_would_reject {
             at.0.iter().for_each(|rule| self.known_rule(rule));
             let rules: Vec<_> = at.0.iter().map(|rule| rule.value.as_str()).collect();
@@ -188,6 +192,7 @@ impl DecisionField {
             Self::Status => "status".into(),
             Self::Header(name) => format!("header {name}"),
             Self::Message => "message".into(),
+            Self::Body => "body".into(),
             Self::ShadowWouldReject => "shadow_would_reject".into(),
         }
     }

@@ -256,7 +256,7 @@ impl Body for MeteredBody {
 impl Drop for MeteredBody {
     fn drop(&mut self) {
         if let Some(meter) = self.meter.take() {
-            meter.report.commit_soon(meter.tokens());
+            meter.report.spawn_commit(meter.tokens());
         }
     }
 }

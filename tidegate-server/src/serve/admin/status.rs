@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::serve::engine::Engine;
 use crate::serve::health;
 
-/// The addresses of a server.
-#[derive(Clone, Copy, Debug)]
+/// The addresses of a server, without those that are off.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DoorAddresses {
-    pub(crate) http: SocketAddr,
-    pub(crate) grpc: SocketAddr,
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) grpc: Option<SocketAddr>,
     pub(crate) gateway: Option<SocketAddr>,
-    pub(crate) admin: SocketAddr,
+    pub(crate) admin: Option<SocketAddr>,
 }
 
 pub(super) async fn status(State((engine, doors)): State<(Arc<Engine>, DoorAddresses)>) -> Json<Value> {
@@ -24,6 +24,6 @@ pub(super) async fn status(State((engine, doors)): State<(Arc<Engine>, DoorAddre
     let mut status = health::readiness(&engine).await;
     status["version"] = env!("CARGO_PKG_VERSION").into();
     status["doors"] = json!({ "http": http, "grpc": grpc, "gateway": gateway, "admin": admin });
-    status["doors"]["tls"] = engine.tls().is_some().into();
+    status["doors"]["tls"] = engine.has_tls().into();
     Json(status)
 }

@@ -29,7 +29,7 @@ use self::refused::find_refused;
 use self::tenant_search::TenantSearch;
 use super::usage::{AccountResets, UsageError, reset_accounts, split_ledger_checks};
 use crate::check_response::CheckResponse;
-use crate::serve::api::{BadRequest, SubjectCall, SubjectDescription, rejected};
+use crate::serve::api::{BadRequest, SubjectCall, SubjectDescription, rejected, unavailable};
 use crate::serve::engine::Engine;
 use crate::serve::instrumented_store::InstrumentedStore;
 use crate::serve::json_body::JsonBody;
@@ -55,7 +55,7 @@ pub(super) async fn show(State(engine): State<Arc<Engine>>, JsonBody(body): Json
             answer["buckets"] = buckets.into_json();
             Json(answer).into_response()
         }
-        Err(error) => unavailable(&limiter, &error),
+        Err(error) => rejected(unavailable(limiter.rules(), &error)),
     })
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn reset(State(engine): State<Arc<Engine>>, JsonBody(body): Jso
         tracing::warn!(
             target: "tidegate::audit", rules = rule_list, subjects = subject_list, %error, "subject not reset: the store failed"
         );
-        return Ok(unavailable(&limiter, &error));
+        return Ok(rejected(unavailable(limiter.rules(), &error)));
     }
     let tenants = TenantSearch::run(&engine, (&limiter, &file), request.as_ref(), without_tenant).await;
     let mut answer = rest(&subject, tenants.as_ref());
@@ -169,8 +169,4 @@ fn nothing_to_reset(mut answer: Value, full: &[&str], tenants: Option<&TenantSea
 
 fn list(rules: &BTreeSet<&str>) -> String {
     rules.iter().copied().collect::<Vec<_>>().join(" ")
-}
-
-fn unavailable(limiter: &Limiter<InstrumentedStore>, error: &StoreError) -> Response {
-    rejected(limiter.rules().header_policy().reject_unavailable(error, None))
 }

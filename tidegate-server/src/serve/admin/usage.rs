@@ -3,6 +3,7 @@
 //! A subject is described as in `/v1/subjects`: by a request, or the part of one that identifies it.
 
 mod accounts;
+mod calendars;
 mod corrections;
 mod entries;
 mod period_text;

@@ -18,15 +18,16 @@ use tidegate::spi::Plan;
 use tidegate::{AcquireOutcome, Decision, Limiter, StoreError, Timer, Timestamp};
 use tokio::sync::watch;
 
-use super::{AcquireCall, AnswerParts, BadRequest, decision_json, plan, rejected, uncounted_plan};
+use super::{AcquireCall, AnswerParts, BadRequest, decision_json, plan, rejected, require_receipts, uncounted_plan};
 use crate::duration_text::whole_millis;
 use crate::retry_after::RETRY_AFTER_ONE_SECOND;
 use crate::serve::engine::Engine;
 use crate::serve::instrumented_store::InstrumentedStore;
 use crate::serve::json_body::JsonBody;
 use crate::serve::large_bodies::{MAX_SMALL_BODY_BYTES, Reservation};
-use crate::serve::leases::LeaseAge;
 use crate::serve::stopped;
+use crate::serve::tokens::TokenKind;
+use crate::serve::tokens::leases::LeaseAge;
 use crate::serve::waiting::WaitOutcome;
 
 /// The path of calls that may wait.
@@ -46,7 +47,7 @@ async fn acquire(
     let mut limiter = engine.limiter();
     let (plan, max_wait, receipt) = {
         let AcquireCall { check: call, max_wait } = AcquireCall::from_json(&body)?;
-        engine.receipts().require(call.receipt)?;
+        require_receipts(&engine, call.receipt)?;
         (plan(&engine, &limiter, &call)?, max_wait, call.receipt)
     };
     // A call that waits keeps nothing of a large body, for which there is little memory.
@@ -56,7 +57,7 @@ async fn acquire(
         reservation.release();
     }
     if plan.lease_owner().is_some() {
-        engine.leases().require()?;
+        engine.tokens().require(TokenKind::Lease)?;
     }
     let max_wait = max_wait.map_or(engine.max_wait(), |asked| asked.min(engine.max_wait()));
     let Ok(place) = engine.waiting().enter(&plan, limiter.rules()) else { return Ok(too_many_waiting()) };
@@ -82,9 +83,7 @@ async fn acquire(
             (WaitOutcome::TimedOut, answered(answer, Wait { waited, timed_out: true }))
         }
         WaitEnd::Decided(Ok(AcquireOutcome::Granted(decision))) => {
-            // During a delay, slots are renewed after each third of their lease.
-            let age = decision.lease().map_or(Duration::ZERO, |lease| decision.delay().min(lease.duration() / 3));
-            let parts = AnswerParts { receipt, lease: Some(LeaseAge { now: ended, age }) };
+            let parts = AnswerParts { receipt, lease: Some(LeaseAge { now: ended, waited: true }) };
             (WaitOutcome::Granted, decided_response(&engine, &limiter, parts, Ok(decision), Wait::of(waited)))
         }
         WaitEnd::Decided(Ok(AcquireOutcome::Denied(decision))) => {
@@ -111,7 +110,7 @@ fn plan_again<'l>(
     let call = AcquireCall::from_json(body)?;
     let plan = uncounted_plan(engine, limiter, &call.check)?;
     if plan.lease_owner().is_some() {
-        engine.leases().require()?;
+        engine.tokens().require(TokenKind::Lease)?;
     }
     Ok(plan)
 }

@@ -9,10 +9,13 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{AnswerParts, BadRequest, CheckCall, decision_json, into_response, plan, rejected};
+use super::{
+    AnswerParts, BadRequest, CheckCall, decision_json, into_response, plan, rejected, require_receipts, unavailable,
+};
 use crate::serve::engine::Engine;
 use crate::serve::json_body::JsonBody;
-use crate::serve::leases::{IssuedLease, LeaseAge, LeaseProblem};
+use crate::serve::tokens::TokenKind;
+use crate::serve::tokens::leases::{IssuedLease, LeaseAge, LeaseProblem};
 
 /// An id in a path, unless it is not text.
 type LeaseIdPath = Result<Path<String>, PathRejection>;
@@ -20,11 +23,12 @@ type LeaseIdPath = Result<Path<String>, PathRejection>;
 /// Decides one request. The answer has a lease if it takes slots.
 pub(super) async fn take(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let call = CheckCall::for_lease(&body)?;
-    engine.receipts().require(call.receipt)?;
-    engine.leases().require()?;
+    require_receipts(&engine, call.receipt)?;
+    engine.tokens().require(TokenKind::Lease)?;
     let limiter = engine.limiter();
     let plan = plan(&engine, &limiter, &call)?;
-    let parts = AnswerParts { receipt: call.receipt, lease: Some(LeaseAge::new(engine.timer().now())) };
+    let parts =
+        AnswerParts { receipt: call.receipt, lease: Some(LeaseAge { now: engine.timer().now(), waited: false }) };
     Ok(into_response(decision_json(&engine, &limiter, parts, limiter.check_plan(&plan).await)))
 }
 
@@ -32,7 +36,7 @@ pub(super) async fn take(State(engine): State<Arc<Engine>>, JsonBody(body): Json
 pub(super) async fn renew(State(engine): State<Arc<Engine>>, id: LeaseIdPath) -> Response {
     let (limiter, now) = (engine.limiter(), engine.timer().now());
     let renewed = match &id {
-        Ok(Path(id)) => engine.leases().renew(&limiter, id, now).await,
+        Ok(Path(id)) => engine.tokens().renew_lease(&limiter, id, now).await,
         Err(_) => Err(LeaseProblem::Invalid),
     };
     match renewed {
@@ -44,7 +48,7 @@ pub(super) async fn renew(State(engine): State<Arc<Engine>>, id: LeaseIdPath) ->
 /// Releases the slots.
 pub(super) async fn release(State(engine): State<Arc<Engine>>, id: LeaseIdPath) -> Response {
     let released = match &id {
-        Ok(Path(id)) => engine.leases().release(&engine.limiter(), id).await,
+        Ok(Path(id)) => engine.tokens().release_lease(&engine.limiter(), id).await,
         Err(_) => Err(LeaseProblem::Invalid),
     };
     match released {
@@ -68,7 +72,7 @@ fn refused(engine: &Engine, problem: &LeaseProblem) -> Response {
              or another instance holds it in its memory. Stop the work, or take a new one.",
         ),
         LeaseProblem::Store(error) => {
-            return rejected(engine.limiter().rules().header_policy().reject_unavailable(error, None));
+            return rejected(unavailable(engine.limiter().rules(), error));
         }
     };
     (status, Json(json!({ "error": error, "message": message }))).into_response()

@@ -9,15 +9,16 @@ use axum::routing::post;
 use axum::{Json, Router};
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate::{Limiter, OutstandingReservations, ReservationError};
+use tidegate::{Costs, Ending, GrantError, GrantKind, Limiter, OutstandingReservations};
 
 use super::input::{ActualCost, CheckCall, CommitCall, ReserveCall};
-use super::{BadRequest, plan, rejected, uncounted_plan};
+use super::{BadRequest, plan, rejected, unavailable, uncounted_plan};
 use crate::check_response::CheckResponse;
 use crate::serve::engine::Engine;
 use crate::serve::instrumented_store::InstrumentedStore;
 use crate::serve::json_body::JsonBody;
-use crate::serve::reservations::{ReservationOutcome, ReservationProblem};
+use crate::serve::tokens::TokenKind;
+use crate::serve::tokens::reservations::{ReservationOutcome, ReservationProblem};
 
 pub(super) fn router(engine: Arc<Engine>) -> Router {
     Router::new()
@@ -31,10 +32,10 @@ pub(super) fn router(engine: Arc<Engine>) -> Router {
 /// Decides one request, and holds its cost until it is committed, released or has run out.
 async fn reserve(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let ReserveCall { check, idempotency_key } = ReserveCall::from_json(&body)?;
-    engine.reservations().require()?;
+    engine.tokens().require(TokenKind::Reservation)?;
     let limiter = engine.limiter();
     let plan = plan(&engine, &limiter, &check)?;
-    let decision = match limiter.reserve_plan(plan, Some(&idempotency_key)).await {
+    let mut decision = match limiter.reserve_plan(plan, Some(&idempotency_key)).await {
         Ok(decision) => decision,
         Err(error) => return Ok(refused(&engine, &limiter, &error.into())),
     };
@@ -42,9 +43,10 @@ async fn reserve(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) ->
     engine.metrics().reservations().count(outcome);
     // Serializing numbers and strings cannot fail.
     let mut answer = serde_json::to_value(CheckResponse::new(&decision)).unwrap_or(Value::Null);
-    if let Some(reservation) = decision.reservation() {
-        let id = engine.reservations().issue(&reservation);
-        answer["reservation"] = json!({ "id": id, "expires_in_ms": millis_rounded_down(reservation.duration()) });
+    let reserved = decision.take_grant().split_off(|part| part.kind() != GrantKind::Taken);
+    if let Some(duration) = reserved.duration() {
+        let id = engine.tokens().reservation(&reserved);
+        answer["reservation"] = json!({ "id": id, "expires_in_ms": millis_rounded_down(duration) });
     }
     Ok(Json(answer).into_response())
 }
@@ -53,20 +55,21 @@ async fn reserve(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) ->
 async fn commit(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let CommitCall { id, actual } = CommitCall::from_json(&body)?;
     let limiter = engine.limiter();
-    let reservation = match engine.reservations().read(&id, limiter.rules()) {
-        Ok(reservation) => reservation,
+    let mut reserved = match engine.tokens().read_reservation(&id) {
+        Ok(reserved) => reserved,
         Err(problem) => return Ok(refused(&engine, &limiter, &problem)),
     };
-    let committed = match actual {
+    let costs = match actual {
         ActualCost::Each(costs) => {
-            let is_reserved = |rule: &String| reservation.rules().any(|reserved| reserved == rule);
+            let is_reserved = |rule: &String| reserved.rules().any(|reserved| reserved == rule);
             if !costs.keys().all(is_reserved) {
                 return Err(BadRequest::new("costs: nothing is reserved under one of these rules"));
             }
-            limiter.commit_each(&reservation, |rule| costs.get(rule).copied()).await
+            Costs::of(&reserved, |rule| costs.get(rule).copied())
         }
-        ActualCost::Same(cost) => limiter.commit(&reservation, cost).await,
+        ActualCost::Same(cost) => Costs::from(cost),
     };
+    let committed = limiter.end(&mut reserved, &Ending::Commit(costs)).await;
     Ok(ended(&engine, &limiter, committed, ReservationOutcome::Committed, json!({ "committed": true })))
 }
 
@@ -74,8 +77,8 @@ async fn commit(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> 
 async fn release(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let id = super::input::reservation_id(&body)?;
     let limiter = engine.limiter();
-    let released = match engine.reservations().read(&id, limiter.rules()) {
-        Ok(reservation) => limiter.release_reservation(&reservation).await,
+    let released = match engine.tokens().read_reservation(&id) {
+        Ok(mut reserved) => limiter.end(&mut reserved, &Ending::Release).await,
         Err(problem) => return Ok(refused(&engine, &limiter, &problem)),
     };
     Ok(ended(&engine, &limiter, released, ReservationOutcome::Released, json!({ "released": true })))
@@ -90,7 +93,7 @@ async fn outstanding(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody
         Ok(list) => {
             Json(json!({ "outstanding": list.iter().map(outstanding_json).collect::<Vec<_>>() })).into_response()
         }
-        Err(error) => rejected(limiter.rules().header_policy().reject_unavailable(&error, None)),
+        Err(error) => rejected(unavailable(limiter.rules(), &error)),
     })
 }
 
@@ -112,7 +115,7 @@ fn millis_rounded_down(time: Duration) -> u64 {
 fn ended(
     engine: &Engine,
     limiter: &Limiter<InstrumentedStore>,
-    result: Result<(), ReservationError>,
+    result: Result<(), GrantError>,
     outcome: ReservationOutcome,
     answer: Value,
 ) -> Response {
@@ -133,21 +136,21 @@ fn refused(engine: &Engine, limiter: &Limiter<InstrumentedStore>, problem: &Rese
             "invalid_reservation",
             "This id was not issued by this service.",
         ),
-        ReservationProblem::Refused(ReservationError::AlreadyEnded) => (
+        ReservationProblem::Refused(GrantError::AlreadyEnded) => (
             ReservationOutcome::Ended,
             StatusCode::CONFLICT,
             "reservation_ended",
             "The reservation was committed with another cost or released before. What has ended is unchanged.",
         ),
-        ReservationProblem::Refused(ReservationError::KeyReused) => (
+        ReservationProblem::Refused(GrantError::KeyReused) => (
             ReservationOutcome::KeyReused,
             StatusCode::CONFLICT,
             "idempotency_key_reused",
             "A reservation with this idempotency key is open, and has another cost. Nothing was changed.",
         ),
-        ReservationProblem::Refused(ReservationError::Store(error)) => {
+        ReservationProblem::Refused(GrantError::Store(error)) => {
             engine.metrics().reservations().count(ReservationOutcome::Failed);
-            return rejected(limiter.rules().header_policy().reject_unavailable(error, None));
+            return rejected(unavailable(limiter.rules(), error));
         }
         ReservationProblem::Refused(_) => (
             ReservationOutcome::NotFound,

@@ -11,6 +11,9 @@ use super::input::{BadRequest, CheckBody, parse};
 /// The digits of a subject in a call: those of a line of the log, up to all.
 const HASH_DIGITS: RangeInclusive<usize> = 8..=32;
 
+/// The longest author or reason, as in an entry of the ledger. The log has the author of every reset.
+const MAX_TEXT_BYTES: usize = 1_000;
+
 /// A call of `/v1/subjects/show` or `/v1/subjects/reset`.
 pub(crate) struct SubjectCall {
     pub(crate) subject: SubjectDescription,
@@ -49,6 +52,8 @@ impl SubjectCall {
             (None, Some(hash)) => SubjectDescription::Hash(digits(&hash)?),
             _ => return Err(BadRequest::new("send either `request`, which identifies the subject, or `hash`")),
         };
+        require_line("author", author.as_deref())?;
+        require_line("reason", reason.as_deref())?;
         Ok(Self { subject, rule, author, reason })
     }
 
@@ -68,6 +73,16 @@ impl SubjectCall {
         }
         Ok(call)
     }
+}
+
+fn require_line(name: &str, text: Option<&str>) -> Result<(), BadRequest> {
+    let Some(text) = text else { return Ok(()) };
+    if text.trim().is_empty() || text.len() > MAX_TEXT_BYTES || text.chars().any(char::is_control) {
+        let message =
+            format!("{name}: this must be a text of at most {MAX_TEXT_BYTES} bytes without control characters");
+        return Err(BadRequest::new(message));
+    }
+    Ok(())
 }
 
 /// The first digits of a hash, in small letters.

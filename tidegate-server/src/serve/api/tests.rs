@@ -13,7 +13,9 @@ use axum::body::{Body, to_bytes};
 use clap::Parser;
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
-use tidegate::{Limit, ManualClock, MemoryStore, Rule, RuleSet, Timestamp};
+use tidegate::http::{ErrorFormat, HeaderPolicy};
+use tidegate::{Limit, ManualClock, MemoryStore, OnFailure, Rule, RuleSet, Timestamp, UsageKind};
+use tidegate_redis::RedisOptions;
 use tidegate_rules::RuleFile;
 use tokio::sync::watch;
 use tower::ServiceExt as _;
@@ -22,7 +24,7 @@ use crate::serve::ServeArgs;
 use crate::serve::browser_guard::BrowserGuard;
 use crate::serve::connect::StoreProbe;
 use crate::serve::engine::Engine;
-use crate::store::AnyStore;
+use crate::store::{AnyStore, StoreUrl};
 
 const LEASE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
@@ -133,4 +135,27 @@ fn lease_id(answer: &Value) -> String {
 /// The status and the kind of an error.
 fn error((status, body): (u16, Value)) -> (u16, String) {
     (status, body["error"].as_str().unwrap_or_else(|| panic!("no error: {body}")).to_owned())
+}
+
+/// They are for the caller, and the document of the API describes them.
+#[tokio::test]
+async fn the_answers_of_the_check_api_are_stable_json_whatever_the_rules_say() {
+    let limit = Limit::fixed_window(1, Duration::from_mins(1)).unwrap();
+    let rule = || Rule::new("tokens", limit).with_usage(UsageKind::Total).with_action("complete");
+    let url = StoreUrl::parse("redis://127.0.0.1:1").unwrap();
+    let store = AnyStore::from_url(&url, RedisOptions::new(), arguments("serve").memory_keys, None).unwrap();
+    let closed = rule().with_on_failure(OnFailure::Closed);
+    let failing = Api::on_store("serve", [closed], store, ManualClock::starting_at(START));
+    let policy = HeaderPolicy::new().with_error_format(ErrorFormat::Problem);
+    let call = json!({ "action": "complete" });
+    let rules = failing.engine.limiter().rules().clone().with_header_policy(policy);
+    failing.engine.replace_limiter(failing.engine.limiter().with_rules(rules));
+    for path in ["/v1/check", "/v1/quotas/outstanding"] {
+        assert_eq!(error(failing.post(path, &call).await), (503, "temporarily_unavailable".to_owned()), "{path}");
+    }
+    let working = Api::new([rule()]);
+    assert_eq!(working.post("/v1/check", &call).await.1["allowed"], json!(true));
+    let (status, denied) = working.post("/v1/check", &call).await;
+    assert_eq!((status, &denied["allowed"], &denied["rule"]), (200, &json!(false), &json!("tokens")), "{denied}");
+    assert!(denied.get("error").is_none() && denied.get("type").is_none(), "{denied}");
 }

@@ -21,6 +21,10 @@ impl<S> TimedStage<S> {
 }
 
 impl<S: LedgerStage> LedgerStage for TimedStage<S> {
+    fn verified(&self) -> Result<(), StoreError> {
+        self.stage.verified()
+    }
+
     fn ready(&self) -> Result<(), StoreError> {
         self.stage.ready()
     }

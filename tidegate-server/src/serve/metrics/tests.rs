@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::spi::{Adjustment, Key, Store, Verdict};
-use tidegate::{Limit, Limiter, MemoryStore, Period, Periods, Request, Rule, RuleMode, RuleSet, UsageKind};
+use tidegate::spi::FailingStore;
+use tidegate::{Ending, Limit, Limiter, MemoryStore, Period, Periods, Request, Rule, RuleMode, RuleSet, UsageKind};
 
 use super::*;
 
@@ -26,36 +26,12 @@ rules:
     fixed_window: { limit: 1, window: 1h }
 ";
 
-/// A store for which too many requests wait.
-struct OverloadedStore;
-
-impl OverloadedStore {
-    fn error() -> StoreError {
-        StoreError::new(StoreErrorKind::Overloaded, "too many requests wait")
-    }
-}
-
-impl Store for OverloadedStore {
-    async fn decide(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Err(Self::error())
-    }
-    async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        Err(Self::error())
-    }
-    fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
-    async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
-        Err(Self::error())
-    }
-    async fn ping(&self) -> Result<(), StoreError> {
-        Err(Self::error())
-    }
-}
-
 #[test]
 fn requests_during_an_overload_are_counted_by_rule_and_outcome() {
     let file = RuleFile::parse("rules.yaml", RULES).unwrap();
     let metrics = Arc::new(Metrics::new(0.8, AnyStore::Memory(Arc::new(MemoryStore::new()))));
-    let limiter = Limiter::new(file.rules().clone(), OverloadedStore).with_observer(Arc::clone(&metrics));
+    let store = FailingStore::failing_with(StoreError::new(StoreErrorKind::Overloaded, "too many requests wait"));
+    let limiter = Limiter::new(file.rules().clone(), store).with_observer(Arc::clone(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for action in ["write", "write", "write", "pay"] {
         let request = Request::new(action).with_attribute("user", "ann");
@@ -100,11 +76,11 @@ fn holds_that_the_store_has_lost_are_counted_by_rule() {
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new()).with_observer(Arc::clone(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for is_lost in [false, true] {
-        let reservation = limiter.reserve_usage_now(&Request::new("")).reservation().unwrap();
+        let mut grant = limiter.reserve_usage_now(&Request::new("")).take_grant();
         if is_lost {
             runtime.block_on(limiter.forget(&Request::new(""))).unwrap();
         }
-        runtime.block_on(limiter.commit_or_charge(&reservation, |_| Some(3))).unwrap();
+        runtime.block_on(limiter.end(&mut grant, &Ending::Settle(3.into()))).unwrap();
     }
     let text = metrics.open_metrics();
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("rate_limit_lost_holds_total")).collect();

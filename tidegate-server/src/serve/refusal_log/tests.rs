@@ -4,8 +4,8 @@ use std::io::Write;
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
-use tidegate::spi::{Adjustment, Key, Store, Verdict};
-use tidegate::{Limiter, MemoryStore, Request, StoreErrorKind};
+use tidegate::spi::FailingStore;
+use tidegate::{Limiter, MemoryStore, Request};
 
 use super::rule_lines::{MAX_LINES_PER_RULE, MAX_LINES_PER_SUBJECT};
 use super::*;
@@ -172,30 +172,11 @@ fn a_shadow_rule_logs_what_it_would_refuse() {
     assert_eq!((&line["rule"], &line["mode"]), (&json!("trial"), &json!("shadow")));
 }
 
-/// A store that never answers.
-struct FailingStore;
-
-impl Store for FailingStore {
-    async fn decide(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Err(StoreError::new(StoreErrorKind::Unavailable, "it went away"))
-    }
-    async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
-    async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
-        Ok(())
-    }
-    async fn ping(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-}
-
 #[test]
 fn a_request_that_a_closed_rule_refuses_is_logged_with_the_error_of_the_store() {
     let file = RuleFile::parse("rules.yaml", &RULES.replace("open", "closed")).unwrap();
     let log = Arc::new(RefusalLog::new(&file, false));
-    let limiter = Limiter::new(file.rules().clone(), FailingStore).with_observer(Arc::clone(&log));
+    let limiter = Limiter::new(file.rules().clone(), FailingStore::unavailable()).with_observer(Arc::clone(&log));
     let lines = captured(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let request = Request::new("").with_attribute("path", "/v1/7").with_attribute("user", "ann");

@@ -68,14 +68,17 @@ impl Subject {
         self.apply(now, Op::Hold(HoldOp::Reserve { take, ttl_micros: TTL }))
     }
 
-    fn commit(&mut self, now: Timestamp, number: u64, cost: u64) -> HoldEnding {
+    fn commit(&mut self, now: Timestamp, number: u64, cost: u64) -> AdjustmentOutcome {
         let op = HoldOp::Commit { cost, position: position(number, true) };
         let ending = ending(status(self.state.as_ref(), &self.limit, now, number), op);
-        assert_eq!(self.apply(now, Op::Hold(op)), matches!(ending, HoldEnding::Ended | HoldEnding::Repeated));
+        assert_eq!(
+            self.apply(now, Op::Hold(op)),
+            matches!(ending, AdjustmentOutcome::Applied | AdjustmentOutcome::Repeated)
+        );
         ending
     }
 
-    fn release(&mut self, now: Timestamp, number: u64, keyed: bool) -> HoldEnding {
+    fn release(&mut self, now: Timestamp, number: u64, keyed: bool) -> AdjustmentOutcome {
         let op = HoldOp::Release { position: position(number, keyed) };
         let ending = ending(status(self.state.as_ref(), &self.limit, now, number), op);
         self.apply(now, Op::Hold(op));
@@ -100,11 +103,11 @@ fn a_hold_lowers_what_others_get_until_it_ends() {
         assert!(subject.reserve(NOON, 1, 60) && !subject.take(NOON, 41) && subject.take(NOON, 0), "{limit:?}");
         assert_eq!((subject.left(NOON), subject.unused(NOON)), (40, 100));
         assert!(subject.take(NOON, 10) && !subject.reserve(NOON, 2, 31) && subject.reserve(NOON, 2, 30));
-        assert_eq!(subject.commit(NOON, 1, 25), HoldEnding::Ended);
+        assert_eq!(subject.commit(NOON, 1, 25), AdjustmentOutcome::Applied);
         assert_eq!((subject.left(NOON), subject.unused(NOON)), (35, 65));
-        assert_eq!(subject.release(NOON, 2, false), HoldEnding::Ended);
+        assert_eq!(subject.release(NOON, 2, false), AdjustmentOutcome::Applied);
         assert_eq!(subject.left(NOON), 65);
-        assert_eq!(subject.release(NOON, 2, false), HoldEnding::NotFound);
+        assert_eq!(subject.release(NOON, 2, false), AdjustmentOutcome::NotFound);
     }
 }
 
@@ -115,13 +118,13 @@ fn a_commit_above_the_hold_debits_it_and_a_repeated_reservation_holds_nothing_mo
         let mut subject = Subject::new(limit);
         assert!(subject.reserve(NOON, 1, 10) && subject.reserve(NOON, 1, 10) && !subject.reserve(NOON, 1, 11));
         assert_eq!(subject.left(NOON), 90, "{limit:?}");
-        assert_eq!(subject.commit(NOON, 1, 45), HoldEnding::Ended);
+        assert_eq!(subject.commit(NOON, 1, 45), AdjustmentOutcome::Applied);
         assert_eq!(subject.left(NOON), 55);
         assert_eq!(
             (subject.commit(NOON, 1, 45), subject.commit(NOON, 1, 44)),
-            (HoldEnding::Repeated, HoldEnding::Differs)
+            (AdjustmentOutcome::Repeated, AdjustmentOutcome::Differs)
         );
-        assert_eq!(subject.release(NOON, 1, true), HoldEnding::Differs);
+        assert_eq!(subject.release(NOON, 1, true), AdjustmentOutcome::Differs);
         assert!(!subject.reserve(NOON, 1, 10), "it has ended");
         assert_eq!(subject.left(NOON), 55);
     }
@@ -133,8 +136,8 @@ fn a_commit_charges_what_was_consumed_whatever_others_hold() {
     for limit in limits() {
         let mut subject = Subject::new(limit);
         assert!(subject.reserve(NOON, 1, 99) && subject.reserve(NOON, 2, 1));
-        assert_eq!(subject.commit(NOON, 2, 80), HoldEnding::Ended);
-        assert_eq!(subject.release(NOON, 1, true), HoldEnding::Ended);
+        assert_eq!(subject.commit(NOON, 2, 80), AdjustmentOutcome::Applied);
+        assert_eq!(subject.release(NOON, 1, true), AdjustmentOutcome::Applied);
         assert_eq!(subject.left(NOON), 20, "{limit:?}");
     }
 }
@@ -144,7 +147,7 @@ fn a_hold_that_has_run_out_is_equivalent_to_none() {
     for limit in limits() {
         let mut subject = Subject::new(limit);
         assert!(subject.reserve(NOON, 1, 100) && !subject.take(later(TTL - 1), 1));
-        assert_eq!(subject.commit(later(TTL), 1, 5), HoldEnding::NotFound, "{limit:?}");
+        assert_eq!(subject.commit(later(TTL), 1, 5), AdjustmentOutcome::NotFound, "{limit:?}");
         assert!(subject.take(later(TTL), 100));
         assert!(!matches!(subject.state, Some(State::WithHolds(_))), "nothing is left of it");
     }
@@ -157,14 +160,14 @@ fn a_reservation_that_spans_two_windows_is_charged_to_the_first() {
     assert!(window.reserve(NOON, 1, 100) && !window.take(NOON, 1));
     let next = later(60_000_000);
     assert!(window.take(next, 70), "the hold does not count in the next window");
-    assert_eq!(window.commit(next, 1, 90), HoldEnding::Ended);
+    assert_eq!(window.commit(next, 1, 90), AdjustmentOutcome::Applied);
     assert_eq!(window.left(next), 30, "the window in which it was made is over");
 
     let mut quota = Subject::new(Limit::quota(100, Periods::utc(Period::Hour)).unwrap());
     let start = Timestamp::from_micros(NOON.as_micros() / 3_600_000_000 * 3_600_000_000 + 3_599_000_000);
     let next = start.plus(Duration::from_secs(1));
     assert!(quota.reserve(start, 1, 60) && quota.take(start, 40) && quota.take(next, 70));
-    assert_eq!(quota.commit(next, 1, 60), HoldEnding::Ended);
+    assert_eq!(quota.commit(next, 1, 60), AdjustmentOutcome::Applied);
     assert_eq!(quota.left(next), 30, "all of it fits into the period before");
     assert!(quota.reserve(next, 2, 30));
     let third = next.plus(Duration::from_secs(3600 - 1));
@@ -186,9 +189,9 @@ fn two_calendars_of_a_quota_see_the_same_holds() {
         assert!(!subject.take(night.plus(minute), 21) && subject.reserve(night.plus(minute), 2, 10));
         subject.limit = berlin;
         assert_eq!(subject.left(night.plus(2 * minute)), 10 - consumed);
-        assert_eq!(subject.commit(night.plus(2 * minute), 1, 80), HoldEnding::Ended);
+        assert_eq!(subject.commit(night.plus(2 * minute), 1, 80), AdjustmentOutcome::Applied);
         subject.limit = new_york;
-        assert_eq!(subject.commit(night.plus(3 * minute), 2, 5), HoldEnding::Ended);
+        assert_eq!(subject.commit(night.plus(3 * minute), 2, 5), AdjustmentOutcome::Applied);
         assert_eq!(
             (subject.left(night.plus(3 * minute)), subject.take(night.plus(3 * minute), 16)),
             (15 - consumed, false)
@@ -214,9 +217,15 @@ fn the_list_is_bounded_and_forgets_the_oldest_end_first() {
     assert!((1..=max).all(|number| subject.reserve(NOON, number, 1)));
     assert!(!subject.reserve(NOON, max + 1, 1), "all are open");
     assert!(subject.take(NOON, 1), "other requests pass");
-    assert_eq!((subject.commit(NOON, 7, 1), subject.commit(NOON, 9, 1)), (HoldEnding::Ended, HoldEnding::Ended));
+    assert_eq!(
+        (subject.commit(NOON, 7, 1), subject.commit(NOON, 9, 1)),
+        (AdjustmentOutcome::Applied, AdjustmentOutcome::Applied)
+    );
     assert!(subject.reserve(NOON, max + 1, 1));
-    assert_eq!((subject.commit(NOON, 7, 1), subject.commit(NOON, 9, 1)), (HoldEnding::NotFound, HoldEnding::Repeated));
+    assert_eq!(
+        (subject.commit(NOON, 7, 1), subject.commit(NOON, 9, 1)),
+        (AdjustmentOutcome::NotFound, AdjustmentOutcome::Repeated)
+    );
     assert!(subject.reserve(later(TTL), 1, 1), "all have run out");
 }
 
@@ -266,10 +275,10 @@ proptest! {
                 }
                 Step::Commit(number, cost) => if let Some(held) = open(&subject, number) {
                     let cost = cost.min(held);
-                    prop_assert_eq!(subject.commit(now, number, cost), HoldEnding::Ended);
+                    prop_assert_eq!(subject.commit(now, number, cost), AdjustmentOutcome::Applied);
                     consumed += cost;
                     let after = subject.state.clone();
-                    prop_assert_eq!(subject.commit(now, number, cost), HoldEnding::Repeated);
+                    prop_assert_eq!(subject.commit(now, number, cost), AdjustmentOutcome::Repeated);
                     prop_assert_eq!(&subject.state, &after, "a repeated commit changes nothing");
                 },
                 Step::Release(number) => drop(subject.release(now, number, true)),
@@ -278,6 +287,43 @@ proptest! {
             let held = held(subject.state.as_ref(), &subject.limit, later(passed), 0).unwrap_or(0);
             prop_assert!(consumed + held <= 100, "{consumed} consumed, {held} held");
             prop_assert_eq!(subject.unused(later(passed)), 100 - consumed);
+        }
+    }
+
+    /// What has not run out is as it was, for at least as long as it would have been; and no unit is given back.
+    #[test]
+    fn a_clock_that_steps_back_forgets_no_reservation_and_no_end(
+        kind in 0..5usize,
+        steps in prop::collection::vec(step(), 1..40),
+        back in prop_oneof![1..=2_000_001u64, 1..100_000_000_000u64],
+        wait in 0..TTL,
+    ) {
+        let (mut subject, mut passed) = (Subject::new(limits()[kind]), 0);
+        for step in steps {
+            let now = later(passed);
+            match step {
+                Step::Take(cost) => drop(subject.take(now, cost)),
+                Step::Reserve(number, cost) => drop(subject.reserve(now, number, cost)),
+                Step::Commit(number, cost) => drop(subject.commit(now, number, cost)),
+                Step::Release(number) => drop(subject.release(now, number, true)),
+                // Briefly, so that the next steps find what has not run out.
+                Step::Pass(micros) => passed = (passed + micros / 10).min(1_500_000_000),
+            }
+        }
+        let statuses = |subject: &Subject, now| {
+            [1, 2, 3, 4, 5].map(|number| status(subject.state.as_ref(), &subject.limit, now, number))
+        };
+        let (now, behind) = (later(passed), Timestamp::from_micros(later(passed).as_micros() - back));
+        let without_step = [0, wait].map(|wait| statuses(&subject, now.plus(Duration::from_micros(wait))));
+        let left = subject.left(now);
+        prop_assert!(subject.left(behind) <= left);
+        // A denied request writes what lies too far ahead.
+        subject.take(behind, 101);
+        prop_assert!(subject.left(behind) <= left);
+        for (before, wait) in without_step.into_iter().zip([0, wait]) {
+            let after = statuses(&subject, behind.plus(Duration::from_micros(wait)));
+            let kept = before.iter().zip(&after).all(|(before, after)| *before == HoldStatus::Absent || before == after);
+            prop_assert!(kept, "{before:?} is {after:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::plan::{Check, Gate, Plan};
 use crate::spi::{KeyStem, MAX_AMOUNT, Subject};
 use crate::{
-    Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleMode, RuleSet, Window,
+    Ending, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleMode, RuleSet, Window,
 };
 
 /// Half a second past a whole one, so that rounding shows.
@@ -257,11 +257,12 @@ fn a_quota_in_debt_names_the_period_in_which_the_request_passes_and_one_with_res
     let rules = RuleSet::new([Rule::new("month", Limit::quota(5, periods).unwrap())]).unwrap();
     let limiter = Limiter::new(rules, store());
     let request = Request::new("").with_cost(3);
-    let reservation = limiter.reserve_now(&request, None).unwrap().reservation().unwrap();
+    let mut reservation = limiter.reserve_now(&request, None).unwrap().take_grant();
     let reserved = HeaderPolicy::new().headers(&limiter.check_now(&request));
     assert_eq!((field(&reserved, "retry-after"), field(&reserved, "retry-after-ms")), (Some("1"), Some("1000")));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    let committed = std::pin::pin!(limiter.commit(&reservation, 12)).poll(&mut context);
+    let commit = Ending::Commit(12.into());
+    let committed = std::pin::pin!(limiter.end(&mut reservation, &commit)).poll(&mut context);
     assert!(matches!(committed, std::task::Poll::Ready(Ok(()))));
     let in_debt = HeaderPolicy::new().headers(&limiter.check_now(&request));
     // November begins 2026-10-31 23:00 in UTC, and December 2026-11-30 23:00.

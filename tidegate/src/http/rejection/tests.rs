@@ -1,9 +1,11 @@
 //! The bodies, messages and formats of rejections.
 
+use serde_json::Value;
+
 use super::*;
 use crate::plan::{Check, Gate, Plan};
-use crate::spi::{KeyStem, Subject};
-use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+use crate::spi::{KeyStem, KnownDenial, Subject};
+use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, UsageKind};
 
 const PROBLEM: Option<&str> = Some("application/problem+json");
 
@@ -139,7 +141,7 @@ fn a_security_rule_reports_whole_seconds_only() {
 #[test]
 fn a_store_failure_is_a_503_with_a_retry() {
     let error = StoreError::new(StoreErrorKind::Unavailable, "it is down");
-    let rejection = HeaderPolicy::new().reject_unavailable(&error, None);
+    let rejection = HeaderPolicy::new().reject_unavailable(&error, None, None);
     assert_eq!(
         rejection.body,
         "{\"error\":\"temporarily_unavailable\",\"message\":\"The request cannot be checked against its limits at \
@@ -149,7 +151,7 @@ fn a_store_failure_is_a_503_with_a_retry() {
     assert_eq!(field(&rejection, "retry-after-ms"), Some("1000"));
     assert_eq!(field(&rejection, "cache-control"), Some("no-store"));
 
-    let problem = HeaderPolicy::new().reject_unavailable(&error, PROBLEM);
+    let problem = HeaderPolicy::new().reject_unavailable(&error, None, PROBLEM);
     let body: Value = serde_json::from_str(&problem.body).unwrap();
     assert_eq!(body["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
     assert_eq!((&body["status"], &body["retry_after"]), (&Value::from(503), &Value::from(1)));
@@ -159,7 +161,7 @@ fn a_store_failure_is_a_503_with_a_retry() {
 #[test]
 fn an_overload_is_a_503_that_says_so() {
     let error = StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait").with_crowded();
-    let rejection = HeaderPolicy::new().reject_unavailable(&error, None);
+    let rejection = HeaderPolicy::new().reject_unavailable(&error, None, None);
     assert_eq!(
         rejection.body,
         "{\"error\":\"overloaded\",\"message\":\"Too many requests wait to be checked against their limits. Retry \
@@ -167,7 +169,8 @@ fn an_overload_is_a_503_that_says_so() {
     );
     assert_eq!((rejection.status, field(&rejection, "retry-after")), (503, Some("1")));
     assert_eq!(field(&rejection, "retry-after-ms"), Some("1000"));
-    let problem: Value = serde_json::from_str(&HeaderPolicy::new().reject_unavailable(&error, PROBLEM).body).unwrap();
+    let problem: Value =
+        serde_json::from_str(&HeaderPolicy::new().reject_unavailable(&error, None, PROBLEM).body).unwrap();
     assert_eq!((&problem["title"], &problem["status"]), (&Value::from("Overloaded"), &Value::from(503)));
 }
 
@@ -183,7 +186,7 @@ fn clients_that_prefer_problem_documents_get_them() {
         "*/*, application/json;q=0.2, application/problem+json;q=0.3",
     ];
     for accept in prefers {
-        assert_eq!(BodyFormat::preferred(Some(accept)), BodyFormat::Problem, "{accept}");
+        assert_eq!(ErrorFormat::Json.for_client(Some(accept)), ErrorFormat::Problem, "{accept}");
     }
     let does_not = [
         "*/*",
@@ -199,9 +202,9 @@ fn clients_that_prefer_problem_documents_get_them() {
         "*/*;q=0.1, application/*, application/problem+json;q=0.5",
     ];
     for accept in does_not {
-        assert_eq!(BodyFormat::preferred(Some(accept)), BodyFormat::Json, "{accept}");
+        assert_eq!(ErrorFormat::Json.for_client(Some(accept)), ErrorFormat::Json, "{accept}");
     }
-    assert_eq!(BodyFormat::preferred(None), BodyFormat::Json);
+    assert_eq!(ErrorFormat::Json.for_client(None), ErrorFormat::Json);
 }
 
 #[test]
@@ -209,13 +212,17 @@ fn invalid_accept_fields_are_ignored() {
     let named = "application/problem+json";
     for quality in ["", "1.5", "-1", "2", "0.1234", "nan", "0.5.5", "00", "\u{661}", "0x1", "+1", ".5"] {
         let accept = format!("{named};q={quality}");
-        assert_eq!(BodyFormat::preferred(Some(&accept)), BodyFormat::Json, "{accept}");
+        assert_eq!(ErrorFormat::Json.for_client(Some(&accept)), ErrorFormat::Json, "{accept}");
     }
     for rubbish in [",,,;;;==", ";q=1", "\u{0},\u{feff}", "\"a,b\";q"] {
-        assert_eq!(BodyFormat::preferred(Some(&format!("{rubbish},{named}"))), BodyFormat::Problem, "{rubbish}");
+        assert_eq!(
+            ErrorFormat::Json.for_client(Some(&format!("{rubbish},{named}"))),
+            ErrorFormat::Problem,
+            "{rubbish}"
+        );
     }
     let far_behind = ",".repeat(MAX_MEDIA_RANGES) + named;
-    assert_eq!(BodyFormat::preferred(Some(&far_behind)), BodyFormat::Json);
+    assert_eq!(ErrorFormat::Json.for_client(Some(&far_behind)), ErrorFormat::Json);
 }
 
 #[test]
@@ -237,4 +244,21 @@ fn a_request_that_cannot_be_judged_gets_its_own_status_and_no_numbers() {
     assert!(limiter.check_now(&request()).is_allowed(), "nothing was consumed");
     let other = request().with_further_value("header:x-other", "b");
     assert_eq!(limiter.check_now(&other).problem(), None, "no rule reads it");
+}
+
+/// An instance that repeats a denial without a call knows one check, and must not tell more than the store.
+#[test]
+fn a_known_denial_by_a_security_rule_has_the_same_body_as_the_first_one() {
+    let rules = [
+        Rule::new("login", bucket(2, 4)).with_security(),
+        Rule::new("tokens", bucket(9, 4)).with_usage(UsageKind::Total),
+    ];
+    let (rules, store) = (RuleSet::new(rules).unwrap(), store());
+    let plan = rules.resolve(&Request::new(""));
+    let [.., verdict] = [(); 3].map(|()| store.decide_now(&plan));
+    let known = KnownDenial { check: 0, verdict: verdict.checks()[0], decided_at: verdict.decided_at() };
+    let decisions = [Decision::new(&plan, &verdict), Decision::from_known_denial(&plan, &known).unwrap()];
+    let [first, repeated] = decisions.map(|decision| HeaderPolicy::new().reject(&decision, None, None));
+    assert_eq!(first, repeated);
+    assert!(repeated.body.starts_with(r#"{"type":"error","error":{"#), "{}", repeated.body);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::lease::Lease;
+use crate::grant::Grant;
 
 /// The slots of a request, renewed by [`HeldLeases`](crate::HeldLeases) and released in the background when the last clone is dropped.
 ///
@@ -27,7 +27,7 @@ struct HeldSlots {
 
 /// A lease, and whether it is lost.
 pub(super) struct LeaseState {
-    pub(super) lease: Lease,
+    pub(super) lease: Grant,
     is_lost: AtomicBool,
     wakers: Mutex<Vec<(u64, Waker)>>,
     last_waker_id: AtomicU64,
@@ -91,7 +91,7 @@ impl Drop for HeldSlots {
 }
 
 impl LeaseState {
-    pub(super) fn new(lease: Lease) -> Self {
+    pub(super) fn new(lease: Grant) -> Self {
         Self { lease, is_lost: AtomicBool::new(false), wakers: Mutex::default(), last_waker_id: AtomicU64::new(0) }
     }
 

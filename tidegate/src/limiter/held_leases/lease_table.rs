@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::held_lease::{LeaseState, ReleaseById};
 use super::{HeldLease, INTERVAL_PARTS, interval};
-use crate::lease::Lease;
+use crate::grant::{Ending, Grant};
 use crate::store::Store;
 use crate::{Limiter, Timestamp};
 
@@ -50,7 +50,7 @@ pub(super) struct DueLease {
 }
 
 impl DueLease {
-    pub(super) fn lease(&self) -> &Lease {
+    pub(super) fn lease(&self) -> &Grant {
         &self.state.lease
     }
 }
@@ -59,7 +59,7 @@ impl<S: Store + 'static> LeaseTable<S> {
     pub(super) fn insert(
         table: &Arc<Self>,
         limiter: Arc<Limiter<S>>,
-        lease: Lease,
+        lease: Grant,
         interval: Duration,
         due: Timestamp,
     ) -> HeldLease {
@@ -171,7 +171,7 @@ impl<S> LeaseTable<S> {
         let mut replaced = None;
         self.schedule(lease, |entry| {
             // Without its rule, the slot is released under the old one: the rule may come back.
-            let duration = entry.state.lease.current_duration(limiter.rules());
+            let duration = entry.state.lease.current_lease(limiter.rules());
             if let Some(duration) = duration.filter(|_| !Arc::ptr_eq(&entry.limiter, limiter)) {
                 entry.interval = interval(duration);
                 replaced = Some(std::mem::replace(&mut entry.limiter, Arc::clone(limiter)));
@@ -222,7 +222,7 @@ impl<S: Store> ReleaseById for LeaseTable<S> {
         drop(leases);
         waker.into_iter().for_each(Waker::wake);
         if let Some(entry) = entry {
-            entry.limiter.release_in_background(&entry.state.lease);
+            entry.limiter.spawn_end_of(&entry.state.lease, &Ending::Release);
             self.held.fetch_sub(1, Ordering::AcqRel);
         }
     }

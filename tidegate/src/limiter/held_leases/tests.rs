@@ -73,8 +73,10 @@ impl Fixture {
 
     fn hold_for(&self, user: &str) -> HeldLease {
         let limiter = self.limiter();
-        let decision = poll_once(limiter.check(&Request::new("").with_attribute("user", user))).unwrap();
-        self.leases().hold(&limiter, decision.lease().expect("a free slot"))
+        let mut decision = poll_once(limiter.check(&Request::new("").with_attribute("user", user))).unwrap();
+        let slots = decision.take_grant();
+        assert!(!slots.is_empty(), "a free slot");
+        self.leases().hold(&limiter, slots)
     }
 
     /// Lets the renewals run until they wait.
@@ -184,7 +186,7 @@ fn the_renewals_are_woken_only_for_a_lease_that_is_due_earlier_than_all_others()
     drop(fixture.hold());
     assert_eq!(fixture.wakes(), 0);
     let limiter = fixture.limiter();
-    let lease = poll_once(limiter.check(&Request::new("short"))).unwrap().lease().unwrap();
+    let lease = poll_once(limiter.check(&Request::new("short"))).unwrap().take_grant();
     let held = fixture.leases().hold(&limiter, lease);
     assert_eq!(fixture.wakes(), 1);
     assert!(fixture.renew().is_pending());
@@ -266,7 +268,7 @@ fn a_batch_that_fails_does_not_keep_others_from_being_renewed() {
     let away = Rule::new("away", Limit::concurrency(256, LEASE).unwrap()).with_action("away");
     let mut fixture = Fixture::new([exports(1).with_action(""), away]);
     let limiter = fixture.limiter();
-    let take = || poll_once(limiter.check(&Request::new("away"))).unwrap().lease().unwrap();
+    let take = || poll_once(limiter.check(&Request::new("away"))).unwrap().take_grant();
     let mut held: Vec<HeldLease> = (0..256).map(|_| fixture.leases().hold(&limiter, take())).collect();
     held.extend((0..256).map(|number| fixture.hold_for(&number.to_string())));
     held.push(fixture.hold());
@@ -284,7 +286,7 @@ fn a_slot_that_the_store_cannot_read_does_not_keep_others_from_being_renewed() {
     let broken = Rule::new("broken", Limit::concurrency(9, LEASE).unwrap()).with_action("broken");
     let mut fixture = Fixture::new([exports(9).with_action(""), broken]);
     let limiter = fixture.limiter();
-    let lease = poll_once(limiter.check(&Request::new("broken"))).unwrap().lease().unwrap();
+    let lease = poll_once(limiter.check(&Request::new("broken"))).unwrap().take_grant();
     let broken = fixture.leases().hold(&limiter, lease);
     let held: Vec<HeldLease> = (0..9).map(|_| fixture.hold()).collect();
     *fixture.store.0.error_rule.lock().unwrap() = Some("broken");

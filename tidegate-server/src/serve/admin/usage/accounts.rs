@@ -5,6 +5,7 @@ use tidegate::{Clock, Limit, Periods, SystemClock};
 use tidegate_ledger::{LedgerService, PendingRepair, Posted, Reset, ServiceError};
 
 use super::UsageError;
+use crate::retry_after::RETRY_AFTER_ONE_SECOND;
 use crate::serve::api::BadRequest;
 
 /// The quota of a subject.
@@ -140,7 +141,8 @@ pub(super) fn service_error(error: ServiceError) -> UsageError {
         ServiceError::Ledger(error) => UsageError::Ledger(error),
         error => {
             let body = serde_json::json!({ "error": "unavailable", "message": error.to_string() });
-            UsageError::from((http::StatusCode::SERVICE_UNAVAILABLE, axum::Json(body)).into_response())
+            let parts = (http::StatusCode::SERVICE_UNAVAILABLE, RETRY_AFTER_ONE_SECOND, axum::Json(body));
+            UsageError::from(parts.into_response())
         }
     }
 }
@@ -149,8 +151,9 @@ pub(super) fn service_error(error: ServiceError) -> UsageError {
 mod tests {
     use std::sync::Arc;
 
+    use axum::response::IntoResponse;
     use tidegate::spi::{EntryId, EntryKind, OutboxEntry, Subject};
-    use tidegate::{MemoryStore, Period, Timestamp};
+    use tidegate::{MemoryStore, Period, StoreError, StoreErrorKind, Timestamp};
     use tidegate_ledger::{JournalFile, Ledger, ServiceOptions};
 
     use super::*;
@@ -179,6 +182,15 @@ mod tests {
             owner: 0,
             expires_at: Timestamp::default(),
             hard_limit: 10,
+        }
+    }
+
+    #[test]
+    fn a_failure_of_the_store_says_when_to_try_again_like_one_of_the_ledger() {
+        let store = StoreError::new(StoreErrorKind::Unavailable, "the store did not answer in time");
+        for error in [ServiceError::Store(store), ServiceError::TimedOut] {
+            let response = service_error(error).into_response();
+            assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (503, &"1".parse().unwrap()));
         }
     }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate::spi::LedgerStage;
 use tidegate::{Clock, SystemClock, Timestamp};
-use tidegate_ledger::{Correction, PeriodPoint, UsageQuery};
+use tidegate_ledger::{Correction, PeriodPoint, UsageQuery, period_bounds};
 
 use super::accounts::{Account, choose, flush, repair, split_ledger_checks};
 use super::period_text::{period_form, period_index};
@@ -115,5 +115,7 @@ async fn usage_of(ledger: &ServerLedger, account: &Account, index: u64) -> Resul
         ..UsageQuery::default()
     };
     let rows = ledger.ledger().usage(&query).await?;
-    Ok(rows.iter().find(|row| row.key.stem == account.key.stem).map_or(Value::Null, row_json))
+    let Some(mut row) = rows.into_iter().find(|row| row.key.stem == account.key.stem) else { return Ok(Value::Null) };
+    row.bounds = period_bounds(account.periods, index);
+    Ok(row_json(&row))
 }

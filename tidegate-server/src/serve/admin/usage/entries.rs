@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tidegate_ledger::{ExportFormat, ExportQuery, LedgerEntry};
 
+use super::calendars::Calendars;
 use super::period_text::parse_time;
 use super::rows::selection_of;
 use super::selection::{Selection, next_start};
@@ -54,11 +55,12 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
     };
     let (limiter, file) = engine.rules_in_force();
     let filters = selection.filters(&limiter, &file)?;
+    let calendars = Calendars::new(&file);
     let wrong =
         || BadRequest::new("to: this must be a date such as 2026-03-29, or a time such as 2026-03-29T05:00:00Z");
     let to = selection.to.as_deref().map(|text| parse_time(text).ok_or_else(wrong)).transpose()?;
     let (from, limit) = (selection.first_instant()?, selection.limit(ExportQuery::DEFAULT_LIMIT)?);
-    let (mut number, mut cursor) = selection.start()?;
+    let (mut number, mut cursor) = selection.start(filters.len())?;
     let mut text = if selection.is_first() { format.header().to_owned() } else { String::new() };
     let mut after = None;
     // A page has entries of one filter. An empty one would look like the end of a text.
@@ -66,7 +68,10 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
         let (tenant, subject) = filter.conditions();
         let (rule, after_entry) = (selection.rule.clone(), cursor.take());
         let query = ExportQuery { rule, tenant, subject, from, to, after: after_entry, limit };
-        let found = ledger.ledger().export(&query).await?;
+        let mut found = ledger.ledger().export(&query).await?;
+        for entry in &mut found {
+            calendars.set_bounds_of_entry(entry);
+        }
         let is_full = found.len() as u64 == u64::from(limit);
         let shown = found.iter().filter(|entry| !filter.is_repeated(entry.name.as_deref()));
         for entry in shown {

@@ -3,7 +3,6 @@
 //! The index of a period means the same date in all time zones, so texts of periods are those of the calendar in UTC.
 
 use jiff::civil::{Date, DateTime, date};
-use jiff::tz::TimeZone;
 use tidegate::{Period, Periods, Timestamp};
 pub(crate) use tidegate_ledger::period_text;
 
@@ -31,8 +30,9 @@ pub(crate) fn period_form(period: Period, index: u64) -> String {
 /// The first instant of a date, or an instant in the format of RFC 3339. `None` if it is neither, or before 1970.
 pub(crate) fn parse_time(text: &str) -> Option<Timestamp> {
     let micros = match text.parse::<jiff::Timestamp>() {
-        Ok(instant) => instant.as_microsecond(),
-        Err(_) => parse_date(text)?.to_zoned(TimeZone::UTC).ok()?.timestamp().as_microsecond(),
+        Ok(instant) => instant.as_microsecond().into(),
+        // The last days of the calendar are too late for an instant of jiff in every time zone.
+        Err(_) => parse_date(text)?.duration_since(date(1970, 1, 1).at(0, 0, 0, 0)).as_micros(),
     };
     u64::try_from(micros).ok().map(Timestamp::from_micros)
 }

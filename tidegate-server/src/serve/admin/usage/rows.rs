@@ -1,6 +1,5 @@
 //! `/v1/usage`: what was consumed, by account and period.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -9,10 +8,11 @@ use axum::extract::rejection::QueryRejection;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use serde_json::{Value, json};
-use tidegate::{Clock, Limit, Period, Periods, SystemClock, Timestamp};
-use tidegate_ledger::{PeriodPoint, UsageQuery, UsageRow};
+use tidegate::{Clock, Period, Periods, SystemClock, Timestamp};
+use tidegate_ledger::{PeriodPoint, UsageQuery, UsageRow, time_text};
 use tidegate_rules::RuleFile;
 
+use super::calendars::Calendars;
 use super::period_text::period_text;
 use super::selection::{Selection, next_start};
 use super::{UsageError, accepts_csv, ledger_of, text_page};
@@ -23,14 +23,14 @@ use crate::serve::json_body::JsonBody;
 /// Local dates are at most so far from those in UTC.
 const MAX_ZONE_MICROS: u64 = 26 * 3_600_000_000;
 
-const CSV_HEADER: &str =
-    "tenant,subject,rule,limit_name,period_length,period,consumed,carried,used,limit,debt,reserved\r\n";
+const CSV_HEADER: &str = "tenant,subject,rule,limit_name,period_length,period,period_begin,period_end,consumed,carried,used,limit,debt,\
+                          reserved\r\n";
 
 type Query<T> = Result<axum::extract::Query<T>, QueryRejection>;
 
 /// The periods that run now, by rule, limit and length.
 struct RunningPeriods {
-    zones: HashMap<(String, String), Periods>,
+    calendars: Calendars,
     now: Timestamp,
 }
 
@@ -76,7 +76,7 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
     };
     let limit = selection.limit(UsageQuery::DEFAULT_LIMIT)?;
     let period = selection.period()?;
-    let (mut number, mut cursor) = selection.start()?;
+    let (mut number, mut cursor) = selection.start(filters.len())?;
     let (mut rows, mut after) = (Vec::new(), None);
     while let Some(filter) = filters.get(number) {
         let (tenant, subject) = filter.conditions();
@@ -105,6 +105,9 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
             |row: &UsageRow| !filter.is_repeated(row.name.as_deref()) && (!selection.current || running.contains(row));
         rows.extend(found.into_iter().filter(is_shown));
     }
+    for row in &mut rows {
+        running.calendars.set_bounds_of_row(row);
+    }
     if is_csv {
         let mut text = if selection.is_first() { CSV_HEADER.to_owned() } else { String::new() };
         for row in &rows {
@@ -120,23 +123,15 @@ async fn answer(engine: &Engine, headers: &HeaderMap, mut selection: Selection) 
 
 impl RunningPeriods {
     fn new(file: &RuleFile) -> Self {
-        let mut zones = HashMap::new();
-        for rule in file.ids().filter_map(|id| file.rules().rule(id)) {
-            let owner = rule.budget().map_or_else(|| rule.id().to_owned(), |budget| format!("${budget}"));
-            for (name, limit) in rule.limits() {
-                if let Limit::Quota(quota) = limit {
-                    zones.insert((owner.clone(), name.to_owned()), quota.periods());
-                }
-            }
-        }
-        Self { zones, now: SystemClock::new().now() }
+        Self { calendars: Calendars::new(file), now: SystemClock::new().now() }
     }
 
-    /// Whether the period of a row runs now, in the time zone of its rule.
+    /// Whether the period of a row runs now, in a time zone of its rule.
     fn contains(&self, row: &UsageRow) -> bool {
         let Some(period) = row.period else { return false };
-        let zone = self.zones.get(&(row.rule.clone(), row.limit.clone())).filter(|zone| zone.period() == period);
-        zone.copied().unwrap_or_else(|| Periods::utc(period)).bounds_at(self.now).index == row.index
+        let runs = |periods: Periods| periods.bounds_at(self.now).index == row.index;
+        let mut calendars = self.calendars.of(&row.rule, &row.limit, period).peekable();
+        if calendars.peek().is_none() { runs(Periods::utc(period)) } else { calendars.any(runs) }
     }
 
     const fn earliest(&self) -> Timestamp {
@@ -157,6 +152,8 @@ pub(super) fn row_json(row: &UsageRow) -> Value {
         "limit_name": row.limit,
         "period_length": row.period.map(Period::as_str),
         "period": label(row),
+        "period_begin": row.bounds.map(|(begin, _)| time_text(begin)),
+        "period_end": row.bounds.map(|(_, end)| time_text(end)),
         "consumed": row.consumed,
         "carried": row.carried,
         "used": row.total(),
@@ -178,6 +175,8 @@ fn push_csv(text: &mut String, row: &UsageRow) {
         csv_text(&row.limit),
         row.period.map_or("", Period::as_str).to_owned(),
         label(row),
+        row.bounds.map(|(begin, _)| time_text(begin)).unwrap_or_default(),
+        row.bounds.map(|(_, end)| time_text(end)).unwrap_or_default(),
         row.consumed.to_string(),
         row.carried.to_string(),
         row.total().to_string(),
@@ -218,7 +217,7 @@ mod tests {
         let file = RuleFile::parse("rules", rules).unwrap();
         let mut running = RunningPeriods::new(&file);
         running.now = super::super::period_text::parse_time("2026-03-29T20:00:00Z").unwrap();
-        let zone = running.zones[&("r".to_owned(), String::new())];
+        let zone = running.calendars.of("r", "", Period::Day).next().unwrap();
         assert_eq!(period_text(Period::Day, zone.bounds_at(running.now).index), "2026-03-30");
         assert!(running.earliest() < running.now && running.now < running.latest());
     }

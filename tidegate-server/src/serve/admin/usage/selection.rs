@@ -71,11 +71,13 @@ impl Selection {
         read_date("to", self.to.as_deref(), end_of)
     }
 
-    /// Where the page begins.
-    pub(super) fn start(&self) -> Result<PageStart, BadRequest> {
+    /// Where the page begins. Fails if no page of this number of filters leads there: an empty one would look like the end.
+    pub(super) fn start(&self, filters: usize) -> Result<PageStart, BadRequest> {
         let Some(after) = &self.after else { return Ok((0, None)) };
         let parsed = after.split_once(':').and_then(|(filter, cursor)| Some((filter.parse().ok()?, cursor)));
-        let (filter, cursor) = parsed.ok_or_else(|| BadRequest::new("after: this must be one of an earlier answer"))?;
+        let (filter, cursor) = parsed
+            .filter(|(filter, _)| *filter < filters)
+            .ok_or_else(|| BadRequest::new("after: this must be one of an earlier answer"))?;
         Ok((filter, Some(cursor.to_owned()).filter(|cursor| !cursor.is_empty())))
     }
 

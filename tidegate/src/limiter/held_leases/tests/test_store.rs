@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use crate::key::Key;
-use crate::spi::{Adjustment, Plan, Store, Verdict};
+use crate::spi::{Adjustment, AdjustmentResults, Plan, Store, Verdict};
 use crate::{MemoryStore, StoreError, StoreErrorKind};
 
 /// A memory store that counts the calls, fails, or keeps a call waiting.
@@ -45,16 +45,12 @@ impl Store for TestStore {
         self.0.memory.decide(plan).await
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.0.memory.adjust(adjustments).await
-    }
-
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+    fn spawn_apply(&self, adjustments: &[Adjustment<'_>]) {
         self.0.releases.fetch_add(adjustments.len(), Ordering::Relaxed);
-        self.0.memory.adjust_soon(adjustments);
+        self.0.memory.spawn_apply(adjustments);
     }
 
-    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+    async fn apply(&self, updates: &[Adjustment<'_>]) -> AdjustmentResults {
         self.0.calls.lock().unwrap_or_else(PoisonError::into_inner).push(updates.len());
         poll_fn(|_| match self.0.calls_before_stall.load(Ordering::Relaxed) {
             0 => Poll::Pending,
@@ -67,8 +63,8 @@ impl Store for TestStore {
         let error = self.0.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let rule = *self.0.error_rule.lock().unwrap_or_else(PoisonError::into_inner);
         match error.filter(|_| rule.is_none_or(|rule| updates.iter().any(|update| update.gate.rule() == rule))) {
-            Some(error) => Err(error),
-            None => self.0.memory.update_slots(updates).await,
+            Some(error) => AdjustmentResults::failed(updates.len(), &error),
+            None => self.0.memory.apply(updates).await,
         }
     }
 

@@ -1,4 +1,4 @@
-//! `RedisStore::forget_prefix`: deletes all keys of a prefix, for test runs and simulations that had one of their own.
+//! `RedisStore::forget_namespace`: deletes all keys of a namespace, for test runs and simulations that had one of their own.
 
 use redis::{Cmd, Value};
 use tidegate::StoreError;
@@ -12,12 +12,11 @@ const SCAN_COUNT: u32 = 1000;
 
 /// Deleting everything
 impl RedisStore {
-    /// Deletes every key that begins with the [prefix](crate::RedisOptions::with_prefix) of this store, and returns how many
-    /// there were. Every store whose prefix begins with this one loses its limits' state, too.
+    /// Deletes every key of the [namespace](crate::RedisOptions::with_namespace) of this store, and returns how many there were.
     ///
     /// Scans all keys of the servers, 1000 at a time.
-    pub async fn forget_prefix(&self) -> Result<u64, StoreError> {
-        let (pattern, timeouts) = (prefix_pattern(&self.options.prefix), Timeouts::for_startup(&self.options));
+    pub async fn forget_namespace(&self) -> Result<u64, StoreError> {
+        let (pattern, timeouts) = (self.options.namespace.key_pattern(), Timeouts::for_startup(&self.options));
         let _change = self.denial_cache.begin_change_of_all();
         let mut deleted = 0;
         for (_, node) in self.router.primaries(timeouts).await? {
@@ -55,28 +54,4 @@ async fn unlink(node: &Node, keys: &[Vec<u8>], timeouts: Timeouts) -> Result<u64
         deleted += u64::from(reply.map_err(|error| StoreError::from(&error))? == Value::Int(1));
     }
     Ok(deleted)
-}
-
-/// The glob pattern of all keys that begin with `prefix`, whose special characters are escaped.
-fn prefix_pattern(prefix: &str) -> String {
-    let mut pattern = String::with_capacity(prefix.len() + 1);
-    for character in prefix.chars() {
-        if matches!(character, '*' | '?' | '[' | ']' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(character);
-    }
-    pattern.push('*');
-    pattern
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn glob_characters_of_the_prefix_are_escaped() {
-        assert_eq!(prefix_pattern("surge7"), "surge7*");
-        assert_eq!(prefix_pattern("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\*");
-    }
 }

@@ -7,29 +7,35 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
-/// Signs and verifies texts of one kind. Each kind has a key of its own.
+/// Signs and verifies texts.
 #[derive(Debug)]
-pub(crate) struct TextSigner(hmac::Key);
+pub(super) struct TextSigner(hmac::Key);
 
 impl TextSigner {
     /// Signs with `key`. Without one, a random key serves a store that is not shared; on a shared store there is no signer, since
     /// instances could not verify the texts of each other.
-    pub(crate) fn new(key: Option<hmac::Key>, is_shared: bool) -> Option<Self> {
+    pub(super) fn new(key: Option<hmac::Key>, is_shared: bool) -> Option<Self> {
         let random = || hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok();
         key.or_else(|| if is_shared { None } else { random() }).map(Self)
     }
 
     /// The text of a payload.
-    pub(crate) fn sign(&self, payload: &[u8]) -> String {
+    pub(super) fn sign(&self, payload: &[u8]) -> String {
         let signature = hmac::sign(&self.0, payload);
         format!("{}.{}", URL_SAFE_NO_PAD.encode(payload), URL_SAFE_NO_PAD.encode(signature))
     }
 
-    /// The payload and the signature of a text of at most `max_bytes`, if the signature is right. Compares in constant time.
-    pub(crate) fn verify(&self, text: &str, max_bytes: usize) -> Option<(Vec<u8>, Vec<u8>)> {
-        let (payload, signature) = text.split_once('.').filter(|_| text.len() <= max_bytes)?;
+    /// The payload of a text, if its signature is right. Compares in constant time.
+    pub(super) fn verify(&self, text: &str) -> Option<Vec<u8>> {
+        let (payload, signature) = text.split_once('.')?;
         let (payload, signature) = (URL_SAFE_NO_PAD.decode(payload).ok()?, URL_SAFE_NO_PAD.decode(signature).ok()?);
         hmac::verify(&self.0, &payload, &signature).ok()?;
-        Some((payload, signature))
+        Some(payload)
+    }
+
+    /// The first byte of the payload, whoever wrote it.
+    pub(super) fn unverified_start(text: &str) -> Option<u8> {
+        let (payload, _) = text.split_once('.')?;
+        URL_SAFE_NO_PAD.decode(payload.get(..4)?).ok()?.first().copied()
     }
 }
