@@ -107,7 +107,7 @@ pub struct RuleEffect {
     /// What happens to the request while an instance is overloaded.
     pub on_overload: OnOverload,
     /// The limit of one instance in words, if the policy is [static](OnFailure::Static).
-    pub emergency: Option<String>,
+    pub static_limit: Option<String>,
     /// The format of responses that name the rule.
     pub error_format: ErrorFormat,
     /// The ledger of its quotas. A rule in shadow mode writes none.
@@ -189,11 +189,11 @@ impl RuleFile {
         let exemptions: Vec<_> = views.iter().map(|view| self.matcher.exemptions(view)).collect();
         let explained = self.compiled.iter().filter(|_| !is_path_refused).flat_map(|rule| {
             let status = |(view, exemptions): (&RequestView<'_, '_>, &RuleIndices)| {
-                let exempt = self.matcher.exemption_from(&rule.matcher.id, exemptions);
+                let exempt = self.matcher.exemption_from(&rule.id, exemptions);
                 self.status(rule, view, exempt, &rules, now)
             };
             unite_statuses(views.iter().zip(&exemptions).map(status)).into_iter().map(|status| RuleExplanation {
-                id: rule.matcher.id.to_string(),
+                id: rule.id.to_string(),
                 mode: rule.mode,
                 status,
             })
@@ -237,7 +237,7 @@ impl RuleFile {
     fn claims(&self, view: &RequestView<'_, '_>, rules: &[RuleExplanation]) -> Vec<ClaimUse> {
         let applies =
             |id: &str| rules.iter().any(|rule| rule.id == id && matches!(rule.status, RuleStatus::Applies(_)));
-        let rules = self.matcher.rules.iter().filter(|rule| applies(&rule.id));
+        let rules = self.matcher.rules.iter().filter(|matcher| applies(&matcher.rule.id));
         let identities = [&self.matcher.tenant, &self.matcher.plan].into_iter();
         let token = &self.matcher.identity_config.token;
         let mut claims: Vec<ClaimUse> = Vec::new();
@@ -259,7 +259,7 @@ impl RuleFile {
         let rule_subject = rule.matcher.subject(view);
         let cost = rule.matcher.cost.units(view, &self.matcher);
         // Resolved alone: of rules that share a budget only the first has a check in the plan.
-        let index = self.matcher.rules.iter().position(|matcher| matcher.id == rule.matcher.id).unwrap_or_default();
+        let index = self.matcher.rules.iter().position(|matcher| matcher.rule.id == rule.id).unwrap_or_default();
         let values = rule_subject.values(&rule.matcher);
         let policy = rule.matcher.on_failure.find(view);
         let on_failure = policy.unwrap_or(rule.matcher.on_failure.otherwise);
@@ -287,18 +287,17 @@ impl RuleFile {
             subject_hash: checks.first().map(|check| check.key().subject().to_string()).unwrap_or_default(),
             anonymous: rule_subject.anonymous,
             cost,
-            usage: rule.matcher.usage,
+            usage: rule.usage,
             actual: rule.cost_header.as_ref().map(ToString::to_string),
             on_failure,
             is_default_policy: policy.is_none() && !rule.says_default,
             on_overload: rule.on_overload,
-            emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
-            error_format: rule.rule().error_format().unwrap_or(rules.header_policy().error_format()),
+            static_limit: rule.static_limit.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
+            error_format: rule.error_format.unwrap_or(rules.header_policy().error_format()),
             ledger: rule
                 .ledger
-                .as_ref()
                 .filter(|_| rule.mode != RuleMode::Shadow)
-                .map(|ledger| LedgerExplanation { mode: ledger.mode, keep_names: ledger.keep_names }),
+                .map(|mode| LedgerExplanation { mode, keep_names: rule.ledger_names }),
             limits: checks
                 .iter()
                 .map(|check| {
@@ -371,7 +370,7 @@ impl fmt::Debug for SubjectPart {
 impl RuleFile {
     /// The ids of all rules in the order of the file, disabled ones included.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
-        self.compiled.iter().map(|rule| rule.matcher.id.as_str())
+        self.compiled.iter().map(|rule| rule.id.as_str())
     }
 
     /// The id of each rule and the names in its `per`; empty if all requests share the limit.
@@ -379,7 +378,7 @@ impl RuleFile {
         self.compiled.iter().map(|rule| {
             let tenant = (rule.matcher.tenant == crate::request_matcher::TenantUse::Subject).then_some("tenant");
             let each = rule.matcher.per.iter().map(|identity| identity.name.as_str());
-            (rule.matcher.id.as_str(), tenant.into_iter().chain(each).collect())
+            (rule.id.as_str(), tenant.into_iter().chain(each).collect())
         })
     }
 
@@ -387,7 +386,7 @@ impl RuleFile {
     pub fn path_patterns(&self) -> impl Iterator<Item = (&str, Vec<String>)> {
         self.compiled.iter().map(|rule| {
             let patterns = rule.matcher.condition.paths.iter().map(ToString::to_string);
-            (rule.matcher.id.as_str(), patterns.collect())
+            (rule.id.as_str(), patterns.collect())
         })
     }
 }

@@ -50,14 +50,14 @@ impl RuleFile {
 fn nearest_rule(rules: &[CompiledRule], view: &RequestView<'_, '_>) -> Option<String> {
     let condition = |rule: &CompiledRule| rule.matcher.condition.clone();
     if let Some(rule) = rules.iter().find(|rule| rule.is_disabled() && rule.matcher.condition.matches(view)) {
-        return Some(format!("Rule `{}` would, and is disabled.", rule.matcher.id));
+        return Some(format!("Rule `{}` would, and is disabled.", rule.id));
     }
     // A rule with this action or path that differs in one other field.
     for rule in rules.iter().filter(|rule| rule.matcher.condition.names_target()) {
         let target =
             Condition { actions: condition(rule).actions, paths: condition(rule).paths, ..Condition::default() };
         if let Some(mismatch) = rule.matcher.condition.mismatch(view).filter(|_| target.matches(view)) {
-            let (id, field, wanted) = (&rule.matcher.id, mismatch.field, mismatch.wanted);
+            let (id, field, wanted) = (&rule.id, mismatch.field, mismatch.wanted);
             return Some(format!("Rule `{id}` is nearest, and wants another `{field}`: {wanted}."));
         }
     }

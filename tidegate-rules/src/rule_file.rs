@@ -91,7 +91,8 @@ impl RuleFile {
         let exempt_lines = exempt.iter().map(|span| source.position(span.start).0).collect();
         let matcher = Arc::new(matcher);
         let max_body_bytes = matcher.max_body_bytes;
-        let rules = RuleSet::with_matcher(compiled.iter().map(CompiledRule::rule), Arc::clone(&matcher));
+        let rules =
+            RuleSet::with_matcher(compiled.iter().map(|rule| Arc::clone(&rule.matcher.rule)), Arc::clone(&matcher));
         let rules = rules.map(|rules| {
             rules
                 .with_header_policy(header_policy)
@@ -101,7 +102,7 @@ impl RuleFile {
         if let Err(error) = &rules
             && !Report::new(source, problems.clone()).has_errors()
         {
-            let span = compiled.iter().find(|rule| rule.matcher.id == error.rule()).map(|rule| rule.id_span.clone());
+            let span = compiled.iter().find(|rule| rule.id == error.rule()).map(|rule| rule.id_span.clone());
             problems.push(Problem::error("rule", error.to_string(), span.unwrap_or(0..0)));
         }
         let report = Report::new(source, problems);
@@ -120,22 +121,22 @@ impl RuleFile {
 
     /// Every failure policy that a rule has, by route and for all other requests. None if there is no such rule, or it is disabled.
     pub fn failure_policies(&self, id: &str) -> impl Iterator<Item = OnFailure> {
-        let rule = self.matcher.rules.iter().find(|rule| rule.id == id);
-        rule.into_iter().flat_map(|rule| rule.on_failure.each().map(|(_, policy)| policy))
+        let rule = self.matcher.rules.iter().find(|matcher| matcher.rule.id == id);
+        rule.into_iter().flat_map(|matcher| matcher.on_failure.each().map(|(_, policy)| policy))
     }
 
     /// The rules with a quota that no ledger records, unless they say `ledger: none`. A rule in shadow mode records nothing in any case.
     pub fn unrecorded_quotas(&self) -> impl Iterator<Item = &str> {
         let enabled = self.compiled.iter().filter(|rule| rule.mode == RuleMode::Enabled);
-        enabled.filter(|rule| rule.unrecorded_quota.is_some()).map(|rule| rule.matcher.id.as_str())
+        enabled.filter(|rule| rule.unrecorded_quota.is_some()).map(|rule| rule.id.as_str())
     }
 
     /// The calendar of each quota, with the owner of its accounts, which is the rule or `$` and its budget, and the name of the limit. A plan
     /// may have another calendar than its rule.
     pub fn quota_periods(&self) -> impl Iterator<Item = (String, &str, Periods)> {
         self.compiled.iter().flat_map(|rule| {
-            let owner = rule.budget.as_ref().map_or_else(|| rule.matcher.id.to_string(), |budget| format!("${budget}"));
-            let limits = rule.limits.iter().chain(rule.plans.iter().flat_map(|plan| &plan.limits));
+            let owner = rule.budget.as_ref().map_or_else(|| rule.id.to_string(), |budget| format!("${budget}"));
+            let limits = rule.limits.iter().chain(rule.plans.iter().flat_map(|(_, limits)| limits));
             limits.filter_map(move |(name, limit)| match limit {
                 Limit::Quota(quota) => Some((owner.clone(), name.as_str(), quota.periods())),
                 _ => None,

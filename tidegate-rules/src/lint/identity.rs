@@ -191,7 +191,7 @@ impl<'r> TrustLint<'r> {
         for (identity, assess) in parts().filter(|(identity, _)| identity.name != "plan") {
             let Some(index) = assess.forgeable else { continue };
             let Some(span) = assess.spans.get(index).filter(|span| reported.insert(span.start)) else { continue };
-            let (id, kind) = (&rule.matcher.id, &identity.kinds[index]);
+            let (id, kind) = (&rule.id, &identity.kinds[index]);
             let message = format!("a client can send any `{kind}` and so avoid rule `{id}`");
             let problem = Problem::warning("unauthenticated-header", message, span.clone());
             let help = match &identity.sources[index] {
@@ -207,7 +207,7 @@ impl<'r> TrustLint<'r> {
         let Cost::Table(table) = &rule.matcher.cost else { return None };
         let CostSource::Expression(expression) = &table.from else { return None };
         // What a request with `usage` announces is corrected by what it used, and a model keeps to the `max_tokens` that it was sent.
-        let is_settled = |name: &&SmolStr| rule.matcher.usage.is_some() && name.starts_with("body:");
+        let is_settled = |name: &&SmolStr| rule.usage.is_some() && name.starts_with("body:");
         let reads = expression.reads().iter().filter(|name| !is_settled(name));
         let forgeable = reads.filter_map(|name| self.forgeable_read(name));
         let (kinds, sources): (Vec<String>, Vec<Source>) = forgeable.unzip();

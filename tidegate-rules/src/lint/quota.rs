@@ -2,7 +2,7 @@
 
 use tidegate::Limit;
 
-use super::anonymous::counts_unauthenticated;
+use super::anonymous::counts_anonymous;
 use super::limits::spanned_limits;
 use crate::compile::{CompiledFile, CompiledRule};
 use crate::problem::Problem;
@@ -23,7 +23,7 @@ pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule, lints: &mut Vec<Pro
     }
     let has_quota = rule.limits.iter().any(|(_, limit)| matches!(limit, Limit::Quota(_)));
     // With a ledger it is an error, `unauthenticated-ledger`.
-    if has_quota && rule.ledger.is_none() && counts_unauthenticated(file, rule) {
+    if has_quota && rule.ledger.is_none() && counts_anonymous(file, rule) {
         let message =
             "this quota counts unauthenticated subjects: a client with a new address has the whole amount again";
         let help = "count by a tenant or a key; this is fine for a free tier by address";

@@ -73,7 +73,7 @@ fn lets_pass(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
 /// Why a rule does not apply to the request.
 fn does_not_apply(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
     let view = RequestView::new(step.request, &step.rules.matcher);
-    let compiled = step.rules.compiled.iter().find(|compiled| compiled.matcher.id == rule)?;
+    let compiled = step.rules.compiled.iter().find(|compiled| compiled.id == rule)?;
     let Some(mismatch) = compiled.matcher.condition.mismatch(&view) else {
         return Some(exemption(Some(rule), step).unwrap_or_else(|| format!("`{rule}` is disabled")));
     };
@@ -87,12 +87,12 @@ fn nothing_applies(step: &DecidedStep<'_>) -> String {
     let nearest = enabled.filter_map(|compiled| {
         let mismatch = compiled.matcher.condition.mismatch(&view)?;
         let found: String = mismatch.found.as_deref().unwrap_or_default().chars().take(64).collect();
-        Some((strsim::levenshtein(&mismatch.wanted, &found), &compiled.matcher.id, mismatch))
+        Some((strsim::levenshtein(&mismatch.wanted, &found), &compiled.id, mismatch))
     });
     let nearest = nearest.min_by_key(|(distance, ..)| *distance);
     let applies =
         |compiled: &&CompiledRule| !compiled.is_disabled() && compiled.matcher.condition.mismatch(&view).is_none();
-    let exempt = step.rules.compiled.iter().filter(applies).find_map(|rule| exemption(Some(&rule.matcher.id), step));
+    let exempt = step.rules.compiled.iter().filter(applies).find_map(|rule| exemption(Some(&rule.id), step));
     let why = exempt.or_else(|| exemption(None, step)).or_else(|| {
         let (_, id, mismatch) = nearest?;
         Some(format!("no rule applies; `{id}` is the most similar: {}", differs(&mismatch)))
