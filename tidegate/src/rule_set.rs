@@ -9,13 +9,12 @@
 mod indexed_rule;
 mod readings;
 mod refusal;
+mod rule_error;
 mod subject_attributes;
 mod validate;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -30,6 +29,7 @@ use crate::rule::{Rule, RuleMode};
 use crate::spi::{BodyNeed, BodyUse, Key, Match, Matcher, RequestMemo, Subject};
 use crate::{Request, RequestProblemKind, Secret, UsageKind};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
+pub use rule_error::RuleError;
 use subject_attributes::SubjectAttributes;
 
 /// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.
@@ -59,13 +59,6 @@ pub struct RuleSet {
     by_action: HashMap<SmolStr, Vec<u32>>,
     /// The rules for all other actions.
     for_any: Vec<u32>,
-}
-
-/// An invalid rule: its id, and what to change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleError {
-    rule: SmolStr,
-    problem: String,
 }
 
 impl RuleSet {
@@ -389,18 +382,3 @@ impl RuleSet {
         Some(indexed.key_of_grant(gate, partition, subject))
     }
 }
-
-impl RuleError {
-    /// The id of the invalid rule.
-    pub fn rule(&self) -> &str {
-        &self.rule
-    }
-}
-
-impl fmt::Display for RuleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {:?}: {}", self.rule, self.problem)
-    }
-}
-
-impl Error for RuleError {}
