@@ -98,7 +98,7 @@ pub use reserved_tokens::ReservedTokens;
 mod response_body;
 pub use response_body::{LeaseLost, ResponseBody};
 mod future;
-pub use future::LimitFuture;
+pub use future::ResponseFuture;
 mod settlement;
 mod usage_report;
 pub use usage_report::{TokenUsage, UsageCommit, UsageReport};
