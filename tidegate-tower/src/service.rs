@@ -26,21 +26,12 @@ use crate::layer::{Settings, header_policy};
 use crate::limit_headers::LimitHeaders;
 use crate::readiness::{reacquire, release};
 use crate::response_body::{error_response, rejection_response};
-use crate::{DecisionSlot, LimitLayer, ReservedTokens, ResponseBody, ResponseFuture, UsageReport, grpc};
+use crate::{DecisionSlot, DegradedMode, LimitLayer, ReservedTokens, ResponseBody, ResponseFuture, UsageReport, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
 pub struct LimitService<T, S> {
     inner: T,
     layer: LimitLayer<S>,
-}
-
-/// The store failed, and the rules admit the request without it: an extension of the request, so that the application can
-/// reduce its service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DegradedMode {
-    /// How the store failed.
-    pub reason: StoreErrorKind,
 }
 
 /// The result of a check.
@@ -72,13 +63,6 @@ struct Admission {
     /// Present if the cost is the number of tokens that a language model uses. It has the grant then.
     usage: Option<UsageReport>,
     reserved_tokens: Option<ReservedTokens>,
-}
-
-impl DegradedMode {
-    /// The store failed in this way.
-    pub const fn new(reason: StoreErrorKind) -> Self {
-        Self { reason }
-    }
 }
 
 impl Admission {
