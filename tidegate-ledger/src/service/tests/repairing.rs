@@ -57,7 +57,7 @@ async fn entries_that_are_posted_after_a_rebuild_are_added_to_the_rebuilt_state(
     until(|| async { slow.stats().waiting == 1 }).await;
     fixture.store.lose();
     // It reads the ledger while the post of the other one waits for the lock.
-    assert!(quick.shared.rebuild(partition).await.unwrap());
+    assert!(quick.state.rebuild(partition).await.unwrap());
     assert_eq!(fixture.store.used("acme").await, 0);
     lock.release().await;
     confirmed.await.unwrap().unwrap();
@@ -126,8 +126,8 @@ async fn a_rebuild_that_fails_is_repeated() {
     until(|| async { service.confirm(vec![all_of(partition, 7)]).await.is_ok() }).await;
     fixture.store.lose();
     fixture.store.set_failing(true);
-    service.shared.restore.request_rebuild(partition);
-    assert!(service.shared.rebuild(partition).await.is_err());
+    service.state.repairs.request_rebuild(partition);
+    assert!(service.state.rebuild(partition).await.is_err());
     fixture.store.set_failing(false);
     until(|| async { fixture.store.generation(partition).await.is_some() }).await;
     assert_eq!(fixture.store.used("acme").await, 3);

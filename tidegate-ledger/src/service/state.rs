@@ -1,11 +1,11 @@
-//! `Shared`: what the tasks and the callers of a ledger service share, and the calls to the ledger that all of them make.
+//! `ServiceState`: what the tasks and the callers of a ledger service share, and the calls to the ledger that all of them make.
 
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidegate::StoreError;
 use tidegate::spi::{EntryId, Outbox, OutboxBatch, OutboxEntry, OutboxPosition};
+use tidegate::sync::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ use super::error::{ServiceError, unconfirmed};
 use super::flush_queue::FlushQueue;
 use super::journal_queue::JournalQueue;
 use super::options::ServiceOptions;
-use super::restore_queue::RestoreQueue;
+use super::repair_queue::RepairQueue;
 use super::stats::Counters;
 use super::store_positions::StorePositions;
 use super::timer;
@@ -27,13 +27,13 @@ const MAX_DRAIN_READS: u64 = 20;
 
 /// What the tasks and the callers of a service share.
 #[derive(Debug)]
-pub(super) struct Shared<O> {
+pub(super) struct ServiceState<O> {
     pub(super) ledger: Ledger,
     pub(super) store: O,
     pub(super) options: ServiceOptions,
     pub(super) queue: FlushQueue,
     pub(super) unverified: UnverifiedPosts,
-    pub(super) restore: RestoreQueue,
+    pub(super) repairs: RepairQueue,
     pub(super) journal: JournalQueue,
     pub(super) names: AccountNames,
     pub(super) counters: Counters,
@@ -42,7 +42,7 @@ pub(super) struct Shared<O> {
     /// Whether the store may decide: not before it was brought up to a ledger that was not open at the start.
     pub(super) is_verified: AtomicBool,
     breaker: Mutex<LedgerBreaker>,
-    rollback_logged_at: Mutex<Option<Instant>>,
+    older_copy_logged_at: Mutex<Option<Instant>>,
 }
 
 /// What an outbox was like when nothing was left in it.
@@ -52,13 +52,13 @@ pub(super) struct DrainedOutbox {
     pub(super) position: OutboxPosition,
 }
 
-impl<O: Outbox> Shared<O> {
+impl<O: Outbox> ServiceState<O> {
     pub(super) fn new(ledger: Ledger, store: O, options: ServiceOptions) -> Self {
         Self {
             store,
             queue: FlushQueue::default(),
             unverified: UnverifiedPosts::default(),
-            restore: RestoreQueue::default(),
+            repairs: RepairQueue::default(),
             journal: JournalQueue::new(options.journal.clone(), options.clock.clone()),
             names: AccountNames::default(),
             counters: Counters::default(),
@@ -67,7 +67,7 @@ impl<O: Outbox> Shared<O> {
             is_verified: AtomicBool::new(ledger.unopened_error().is_none()),
             ledger,
             breaker: Mutex::default(),
-            rollback_logged_at: Mutex::default(),
+            older_copy_logged_at: Mutex::default(),
             options,
         }
     }
@@ -107,7 +107,7 @@ impl<O: Outbox> Shared<O> {
         let posted = self.unverified.take(partition);
         match self.read_present(partition).await {
             Ok(batch) => {
-                self.restore.request_repairs(self.unverified.resolve(partition, posted, batch.generation));
+                self.repairs.request_repairs(self.unverified.resolve(partition, posted, batch.generation));
                 self.counters.record_read(partition, &batch);
                 Ok(batch)
             }
@@ -149,12 +149,12 @@ impl<O: Outbox> Shared<O> {
 
     /// Why the ledger is unavailable now.
     pub(super) fn ledger_error(&self) -> Option<LedgerError> {
-        self.ledger.unopened_error().or_else(|| self.breaker().error().cloned())
+        self.ledger.unopened_error().or_else(|| self.breaker.lock().error().cloned())
     }
 
     /// When the ledger is tried again. `None` while it is available.
     pub(super) fn retry_at(&self) -> Option<Instant> {
-        self.breaker().retry_at()
+        self.breaker.lock().retry_at()
     }
 
     /// Sleeps, or returns earlier when the service is stopped. Returns whether it goes on.
@@ -167,13 +167,13 @@ impl<O: Outbox> Shared<O> {
     }
 
     fn record_success(&self) {
-        if self.breaker().record_success() {
+        if self.breaker.lock().record_success() {
             tracing::info!(target: "tidegate::ledger", "the ledger is available again");
         }
     }
 
     fn record_failure(&self, error: &LedgerError) {
-        if self.breaker().record_failure(error.clone(), timer::now()) {
+        if self.breaker.lock().record_failure(error.clone(), timer::now()) {
             let kind = error.kind().as_str();
             tracing::warn!(target: "tidegate::ledger", kind, "the ledger is unavailable: {error}. Entries stay in the outboxes until it answers");
         }
@@ -181,11 +181,7 @@ impl<O: Outbox> Shared<O> {
         self.queue.fail_waiters(&unconfirmed(error));
     }
 
-    pub(super) fn rollback_logged_at(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.rollback_logged_at.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn breaker(&self) -> MutexGuard<'_, LedgerBreaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn older_copy_logged_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.older_copy_logged_at.lock()
     }
 }

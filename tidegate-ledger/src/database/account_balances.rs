@@ -1,4 +1,4 @@
-//! `BalanceChain`: the sums of an account's periods, and the debt that is carried from one to the next.
+//! `AccountBalances`: the sums of an account's periods, and the debt that is carried from one to the next.
 //!
 //! With the consumption N(k) of a period k, its hard limit H(k), the debt F(k) that resets forgave in it, and the last period j before k
 //! with entries:
@@ -44,7 +44,7 @@ pub(crate) struct BalanceChange {
 
 /// The last period before those that change, and all periods from there on.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BalanceChain {
+pub(crate) struct AccountBalances {
     periods: BTreeMap<i64, Balance>,
     /// The periods as they are stored.
     stored: BTreeMap<i64, Balance>,
@@ -59,7 +59,7 @@ impl Balance {
     }
 }
 
-impl BalanceChain {
+impl AccountBalances {
     pub(crate) fn new(rows: impl IntoIterator<Item = (i64, Balance)>) -> Self {
         let periods: BTreeMap<_, _> = rows.into_iter().collect();
         Self { stored: periods.clone(), periods, first_changed: None }
@@ -142,48 +142,48 @@ impl BalanceChain {
 mod tests {
     use super::*;
 
-    fn chain(entries: &[(i64, i64)]) -> BalanceChain {
-        let mut chain = BalanceChain::default();
+    fn balances(entries: &[(i64, i64)]) -> AccountBalances {
+        let mut balances = AccountBalances::default();
         for &(period, amount) in entries {
-            chain.add(period, BalanceChange { amount, forgiven: 0, hard_limit: 10 });
+            balances.add(period, BalanceChange { amount, forgiven: 0, hard_limit: 10 });
         }
-        chain.carry();
-        chain
+        balances.carry();
+        balances
     }
 
     #[test]
     fn idle_periods_pay_debt_and_count_as_used_in_the_period_before() {
-        let chain = chain(&[(1, 37), (4, 1)]);
+        let balances = balances(&[(1, 37), (4, 1)]);
         let expected = QuotaState { index: 4, used: 8, debt: 0, previous: 10, carried: 7 };
-        assert_eq!(chain.gate(), (expected, 10));
-        assert_eq!([2, 3, 5].map(|period| chain.carried_into(period)), [27, 17, 0]);
+        assert_eq!(balances.gate(), (expected, 10));
+        assert_eq!([2, 3, 5].map(|period| balances.carried_into(period)), [27, 17, 0]);
     }
 
     #[test]
     fn what_was_used_in_the_period_before_is_bounded_by_its_limit() {
-        let state = chain(&[(1, 14), (2, 3)]).gate().0;
+        let state = balances(&[(1, 14), (2, 3)]).gate().0;
         assert_eq!(state, QuotaState { index: 2, used: 7, debt: 0, previous: 10, carried: 4 });
     }
 
     #[test]
     fn a_late_amount_changes_the_debt_of_every_period_after_it() {
-        let mut chain = chain(&[(1, 8), (2, 9), (3, 10)]);
-        chain.add(1, BalanceChange { amount: 5, forgiven: 0, hard_limit: 10 });
-        chain.carry();
-        assert_eq!([1, 2, 3].map(|period| chain.get(period).unwrap().carried), [0, 3, 2]);
-        assert_eq!(chain.gate().0, QuotaState { index: 3, used: 10, debt: 2, previous: 10, carried: 2 });
+        let mut balances = balances(&[(1, 8), (2, 9), (3, 10)]);
+        balances.add(1, BalanceChange { amount: 5, forgiven: 0, hard_limit: 10 });
+        balances.carry();
+        assert_eq!([1, 2, 3].map(|period| balances.get(period).unwrap().carried), [0, 3, 2]);
+        assert_eq!(balances.gate().0, QuotaState { index: 3, used: 10, debt: 2, previous: 10, carried: 2 });
     }
 
     #[test]
     fn forgiven_debt_stays_forgiven_when_its_period_changes() {
-        let mut chain = chain(&[(1, 15), (2, 1)]);
-        chain.add(2, BalanceChange { amount: -1, forgiven: 5, hard_limit: 0 });
-        chain.carry();
-        assert_eq!(chain.gate().0, QuotaState { index: 2, previous: 10, ..QuotaState::default() });
+        let mut balances = balances(&[(1, 15), (2, 1)]);
+        balances.add(2, BalanceChange { amount: -1, forgiven: 5, hard_limit: 0 });
+        balances.carry();
+        assert_eq!(balances.gate().0, QuotaState { index: 2, previous: 10, ..QuotaState::default() });
         for (amount, carried) in [(-3, 0), (5, 2)] {
-            chain.add(1, BalanceChange { amount, forgiven: 0, hard_limit: 0 });
-            chain.carry();
-            assert_eq!(chain.get(2).unwrap().carried, carried);
+            balances.add(1, BalanceChange { amount, forgiven: 0, hard_limit: 0 });
+            balances.carry();
+            assert_eq!(balances.get(2).unwrap().carried, carried);
         }
     }
 }

@@ -1,23 +1,23 @@
-//! `RestoreQueue`: partitions that must be rebuilt and accounts that must be repaired, and the task that does it.
+//! `RepairQueue`: partitions that must be rebuilt and accounts that must be repaired, and the task that does it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use tidegate::spi::{AccountKey, EntryId, Outbox};
+use tidegate::sync::Mutex;
 use tokio::sync::Notify;
 
-use super::shared::Shared;
+use super::state::ServiceState;
 use super::timer;
 
 /// How long the task waits before it tries again what failed.
-const RESTORE_RETRY_DELAY: Duration = Duration::from_millis(500);
+const REPAIR_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Partitions that must be rebuilt and accounts that must be repaired.
 #[derive(Debug, Default)]
-pub(super) struct RestoreQueue {
-    wanted: Mutex<WantedRestores>,
+pub(super) struct RepairQueue {
+    wanted: Mutex<WantedRepairs>,
     wake: Notify,
 }
 
@@ -25,14 +25,14 @@ pub(super) struct RestoreQueue {
 pub(super) type Repairs = BTreeMap<AccountKey, Vec<EntryId>>;
 
 #[derive(Debug, Default)]
-struct WantedRestores {
+struct WantedRepairs {
     rebuilds: BTreeSet<u16>,
     repairs: BTreeMap<u16, Repairs>,
 }
 
-impl RestoreQueue {
+impl RepairQueue {
     pub(super) fn request_rebuild(&self, partition: u16) {
-        self.lock().rebuilds.insert(partition);
+        self.wanted.lock().rebuilds.insert(partition);
         self.wake.notify_one();
     }
 
@@ -45,7 +45,7 @@ impl RestoreQueue {
 
     /// Requests repairs of accounts with journaled entries, with the last entry of each. Returns those that it replaces.
     pub(super) fn request_repairs_of_journaled(&self, last: BTreeMap<AccountKey, EntryId>) -> Vec<EntryId> {
-        let mut wanted = self.lock();
+        let mut wanted = self.wanted.lock();
         let mut replaced = Vec::new();
         for (account, id) in last {
             let ids = wanted.repairs.entry(account.partition).or_default().entry(account).or_default();
@@ -58,11 +58,11 @@ impl RestoreQueue {
 
     /// Takes the repairs of a partition out, to do them.
     pub(super) fn take_repairs(&self, partition: u16) -> Repairs {
-        self.lock().repairs.remove(&partition).unwrap_or_default()
+        self.wanted.lock().repairs.remove(&partition).unwrap_or_default()
     }
 
     pub(super) fn put_back(&self, repairs: Repairs) {
-        let mut wanted = self.lock();
+        let mut wanted = self.wanted.lock();
         for (account, ids) in repairs {
             wanted.repairs.entry(account.partition).or_default().entry(account).or_default().extend(ids);
         }
@@ -70,28 +70,24 @@ impl RestoreQueue {
 
     /// Accounts that wait for a repair.
     pub(super) fn repairs_waiting(&self) -> u64 {
-        self.lock().repairs.values().map(|repairs| repairs.len() as u64).sum()
+        self.wanted.lock().repairs.values().map(|repairs| repairs.len() as u64).sum()
     }
 
     fn take_rebuilds(&self) -> BTreeSet<u16> {
-        std::mem::take(&mut self.lock().rebuilds)
+        std::mem::take(&mut self.wanted.lock().rebuilds)
     }
 
     fn partitions_to_repair(&self) -> Vec<u16> {
-        self.lock().repairs.keys().copied().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, WantedRestores> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wanted.lock().repairs.keys().copied().collect()
     }
 }
 
-impl<O: Outbox> Shared<O> {
+impl<O: Outbox> ServiceState<O> {
     /// The task that rebuilds and repairs until the service is stopped.
-    pub(super) async fn run_restores(&self) {
-        while self.goes_on_after(self.restore.wake.notified()).await {
-            while !self.restore_once().await {
-                if !self.goes_on_after(timer::sleep(RESTORE_RETRY_DELAY)).await {
+    pub(super) async fn run_repairs(&self) {
+        while self.goes_on_after(self.repairs.wake.notified()).await {
+            while !self.repair_waiting().await {
+                if !self.goes_on_after(timer::sleep(REPAIR_RETRY_DELAY)).await {
                     return;
                 }
             }
@@ -99,23 +95,23 @@ impl<O: Outbox> Shared<O> {
     }
 
     /// Does everything that waits, and puts back what fails. Returns whether nothing failed.
-    async fn restore_once(&self) -> bool {
+    async fn repair_waiting(&self) -> bool {
         // It would read the journal again for each partition.
         if self.ledger.unopened_error().is_some() {
             return false;
         }
-        let rebuilds = futures_util::stream::iter(self.restore.take_rebuilds());
+        let rebuilds = futures_util::stream::iter(self.repairs.take_rebuilds());
         let rebuilds = rebuilds.map(|partition| async move { (partition, self.rebuild(partition).await.is_ok()) });
         let mut rebuilds = rebuilds.buffer_unordered(self.options.concurrency);
         let mut all_done = true;
         while let Some((partition, is_done)) = rebuilds.next().await {
             if !is_done {
                 all_done = false;
-                self.restore.lock().rebuilds.insert(partition);
+                self.repairs.wanted.lock().rebuilds.insert(partition);
             }
         }
-        for partition in self.restore.partitions_to_repair() {
-            let repairs = self.restore.take_repairs(partition);
+        for partition in self.repairs.partitions_to_repair() {
+            let repairs = self.repairs.take_repairs(partition);
             let keys: Vec<AccountKey> = repairs.keys().cloned().collect();
             let (mut done, mut rest) = (repairs, Repairs::new());
             match self.repair_partition(partition, &keys).await {
@@ -125,7 +121,7 @@ impl<O: Outbox> Shared<O> {
                 Err(_) => rest = std::mem::take(&mut done),
             }
             all_done &= rest.is_empty();
-            self.restore.put_back(rest);
+            self.repairs.put_back(rest);
             self.journal.acknowledge(&done.into_values().flatten().collect::<Vec<_>>());
         }
         all_done

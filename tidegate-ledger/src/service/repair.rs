@@ -1,7 +1,4 @@
-//! Rebuilds and repairs: the store takes over what the ledger knows.
-//!
-//! A rebuild writes the states of a whole partition that the store has lost. A repair replaces the states of single accounts, and is
-//! optimistic: it empties the outbox, remembers its position, reads the ledger, and writes only if the outbox is still empty and at that
+//! Rebuilds of partitions and repairs of accounts. A repair is optimistic: it empties the outbox, remembers its position, reads the ledger, and writes only if the outbox is still empty and at that
 //! position. So nothing that was consumed in between is overwritten.
 
 use std::collections::BTreeMap;
@@ -12,7 +9,7 @@ use tidegate::spi::{AccountKey, Outbox};
 
 use super::error::ServiceError;
 use super::journal_queue::random_generation;
-use super::shared::Shared;
+use super::state::ServiceState;
 
 /// Attempts to repair accounts of a partition that is written to all the time.
 const MAX_REPAIR_ATTEMPTS: u32 = 20;
@@ -31,18 +28,18 @@ pub struct RepairReport {
 #[derive(Debug)]
 #[must_use = "the repair is left to a task if this is dropped"]
 pub struct PendingRepair<O: Outbox> {
-    shared: Arc<Shared<O>>,
+    state: Arc<ServiceState<O>>,
     keys: Vec<AccountKey>,
 }
 
 impl<O: Outbox> PendingRepair<O> {
-    pub(super) const fn new(shared: Arc<Shared<O>>, keys: Vec<AccountKey>) -> Self {
-        Self { shared, keys }
+    pub(super) const fn new(state: Arc<ServiceState<O>>, keys: Vec<AccountKey>) -> Self {
+        Self { state, keys }
     }
 
     /// Repairs the accounts now.
     pub async fn finish(mut self) -> Result<RepairReport, ServiceError> {
-        let report = self.shared.repair(&self.keys).await?;
+        let report = self.state.repair(&self.keys).await?;
         self.keys.clone_from(&report.busy);
         Ok(report)
     }
@@ -50,11 +47,11 @@ impl<O: Outbox> PendingRepair<O> {
 
 impl<O: Outbox> Drop for PendingRepair<O> {
     fn drop(&mut self) {
-        self.shared.restore.request_repairs(std::mem::take(&mut self.keys));
+        self.state.repairs.request_repairs(std::mem::take(&mut self.keys));
     }
 }
 
-impl<O: Outbox> Shared<O> {
+impl<O: Outbox> ServiceState<O> {
     /// Sets the states of these accounts to those of the ledger.
     pub(super) async fn repair(&self, keys: &[AccountKey]) -> Result<RepairReport, ServiceError> {
         let mut partitions: BTreeMap<u16, Vec<AccountKey>> = BTreeMap::new();
@@ -116,13 +113,13 @@ impl<O: Outbox> Shared<O> {
             return Ok(false);
         }
         // A rebuild contains what these repairs are for.
-        let repairs = self.restore.take_repairs(partition);
+        let repairs = self.repairs.take_repairs(partition);
         let rebuilt = self.rebuild_from_ledger(partition).await;
         if matches!(rebuilt, Ok(true)) {
             self.counters.rebuilds.fetch_add(1, Ordering::Relaxed);
             self.journal.acknowledge(&repairs.into_values().flatten().collect::<Vec<_>>());
         } else {
-            self.restore.put_back(repairs);
+            self.repairs.put_back(repairs);
         }
         rebuilt
     }

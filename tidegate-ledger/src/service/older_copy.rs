@@ -10,14 +10,14 @@ use tidegate::spi::{Outbox, OutboxBatch};
 use tokio::time::Instant;
 
 use super::error::ServiceError;
-use super::shared::Shared;
+use super::state::ServiceState;
 use super::store_positions::lacks;
 use super::timer;
 
 /// All partitions of a server go back together, so the log says it once in this time.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-impl<O: Outbox> Shared<O> {
+impl<O: Outbox> ServiceState<O> {
     /// Reads an outbox. It has no generation if the store has gone back, since that is discarded then.
     pub(super) async fn read_present(&self, partition: u16) -> Result<OutboxBatch, ServiceError> {
         let (seen, max) = (self.positions.get(partition), self.options.batch);
@@ -48,7 +48,7 @@ impl<O: Outbox> Shared<O> {
 
     async fn discard(&self, partition: u16, generation: u64) -> Result<(), ServiceError> {
         self.store.discard_generation(partition, generation).await?;
-        self.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
+        self.counters.older_copies.fetch_add(1, Ordering::Relaxed);
         // Whoever reads it empties it first, and rebuilds it then.
         self.queue.want([partition]);
         if self.is_time_to_log(timer::now()) {
@@ -63,7 +63,7 @@ impl<O: Outbox> Shared<O> {
     }
 
     fn is_time_to_log(&self, now: Instant) -> bool {
-        let mut logged_at = self.rollback_logged_at();
+        let mut logged_at = self.older_copy_logged_at();
         let is_time = logged_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
         if is_time {
             *logged_at = Some(now);
