@@ -33,37 +33,37 @@ pub(super) struct PlanLimits {
 /// A [`Rule`] with its matcher and what the file says besides, with positions for lints.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
-pub(crate) struct CompiledRule {
-    pub(crate) matcher: RuleMatcher,
+pub struct CompiledRule {
+    pub matcher: RuleMatcher,
     /// The position of a quota without a ledger, if the file does not say that this is meant.
-    pub(crate) unrecorded_quota: Option<Span>,
+    pub unrecorded_quota: Option<Span>,
     /// The front ends that it is meant for.
-    pub(crate) front_ends: FrontEnds,
+    pub front_ends: FrontEnds,
     /// Whether the file has a failure policy for it.
-    pub(crate) has_policy: bool,
+    pub has_policy: bool,
     /// Whether the file says what applies to requests that match no route of that policy.
-    pub(crate) says_default: bool,
+    pub says_default: bool,
     /// Whether that policy says `local` in so many words, for all requests or for some.
-    pub(crate) says_local: bool,
+    pub says_local: bool,
     /// Whether the file says that it is a security rule, or that it is none.
-    pub(crate) says_security: bool,
-    pub(crate) has_cost: bool,
-    pub(crate) id_span: Span,
-    pub(crate) match_span: Span,
-    pub(crate) per_span: Span,
+    pub says_security: bool,
+    pub has_cost: bool,
+    pub id_span: Span,
+    pub match_span: Span,
+    pub per_span: Span,
     /// The texts in `per`, without normal forms, with their positions.
-    pub(crate) per_spans: Vec<(SmolStr, Span)>,
+    pub per_spans: Vec<(SmolStr, Span)>,
     /// The positions of its limits.
-    pub(crate) limit_spans: Vec<Span>,
+    pub limit_spans: Vec<Span>,
     /// The positions of the limits that each of its plans has.
-    pub(crate) plan_spans: Vec<Span>,
+    pub plan_spans: Vec<Span>,
     /// The position of its penalty.
-    pub(crate) penalty_span: Option<Span>,
+    pub penalty_span: Option<Span>,
     /// The position of the mode of its ledger.
-    pub(crate) ledger_span: Option<Span>,
-    pub(crate) cost_span: Span,
-    pub(crate) on_failure_span: Span,
-    pub(crate) on_overload_span: Span,
+    pub ledger_span: Option<Span>,
+    pub cost_span: Span,
+    pub on_failure_span: Span,
+    pub on_overload_span: Span,
 }
 
 impl Deref for CompiledRule {
@@ -75,12 +75,12 @@ impl Deref for CompiledRule {
 }
 
 impl CompiledRule {
-    pub(crate) fn is_disabled(&self) -> bool {
+    pub fn is_disabled(&self) -> bool {
         self.mode == RuleMode::Disabled
     }
 
     /// The rule, to change it before others have it.
-    pub(crate) fn rule_mut(&mut self) -> &mut Rule {
+    pub fn rule_mut(&mut self) -> &mut Rule {
         Arc::make_mut(&mut self.matcher.rule)
     }
 }
