@@ -112,7 +112,7 @@ impl Engine {
         // Instances on a shared store need the same secret. For one process alone, nobody may compute the hash of a subject.
         let secret = secret.unwrap_or_else(|| if is_shared { Secret::public() } else { Secret::random() });
         let envoy = Envoy::open(&arguments.envoy, arguments.has_envoy(), arguments.envoy_budget(), &secret)?;
-        let metrics = Arc::new(Metrics::new(arguments.near_limit, store.clone()));
+        let metrics = Arc::new(Metrics::new(arguments.near_limit));
         metrics.follow(&file);
         let store = InstrumentedStore::new(store, Arc::clone(&metrics));
         let observers = Observers { metrics: Arc::clone(&metrics), refusals: Arc::clone(&refusals) };

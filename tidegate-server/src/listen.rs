@@ -48,7 +48,7 @@ pub(crate) use clients::{ClientCounts, ClientPermit, RequestClient, ResolveClien
 use connection::{ClientInfo, ConnectionConfig, serve_connection};
 pub(crate) use connection::{ConnectionPermit, OverTls};
 pub(crate) use guarded_stream::sleep;
-pub(crate) use listener_stats::{Bound, Gauge, GaugeGuard, ListenerStats};
+pub(crate) use listener_stats::{AddressStats, Bound, Gauge, GaugeGuard, ListenerStats};
 pub(crate) use pace::Pace;
 #[cfg(test)]
 pub(crate) use request_bounds::MAX_CALLS;
