@@ -40,7 +40,7 @@ impl TlsArgs {
     }
 
     /// Reads these files. An error names the flag of the file.
-    pub(crate) fn load(files: TlsFiles) -> Result<Tls, Failure> {
+    pub(crate) fn load(files: &TlsFiles) -> Result<Tls, Failure> {
         let flags = [
             ("--tls-cert", Some(&files.certificate)),
             ("--tls-key", Some(&files.key)),
