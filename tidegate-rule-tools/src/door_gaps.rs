@@ -225,10 +225,12 @@ impl<'r> RuleAtDoor<'r> {
         let effect = if parts().all(is_missing) { GapEffect::SharedCount } else { GapEffect::CoarserCount };
         let missing = parts().filter(|identity| is_missing(identity));
         let mut gaps: Vec<DoorGap> = missing
-            .map(|identity| self.gap(&describe(identity), effect, identity.sources.first(), self.per_span(identity)))
+            .map(|identity| {
+                self.gap(&describe(identity), effect, identity.each_source().next(), self.per_span(identity))
+            })
             .collect();
         let has_address =
-            |identity: &&Identity| identity.sources.iter().any(|source| matches!(source, Source::Ip | Source::Net(_)));
+            |identity: &&Identity| identity.each_source().any(|source| matches!(source, Source::Ip | Source::Net(_)));
         if self.door == FrontDoor::ForwardAuth
             && self.matcher.identity_config.trust == ProxyTrust::None
             && let Some(identity) = parts().find(has_address)
@@ -268,7 +270,7 @@ impl<'r> RuleAtDoor<'r> {
                 Some(identity) => !self.door.has_identity(identity),
                 None => source.as_ref().is_some_and(|source| !self.door.has(source)),
             };
-            let missing = identity.and_then(|identity| identity.sources.first()).or(source.as_ref());
+            let missing = identity.and_then(|identity| identity.each_source().next()).or(source.as_ref());
             is_missing.then(|| self.gap(name, GapEffect::MissingInCost, missing, &self.rule.cost_span))
         })
     }
@@ -295,10 +297,9 @@ impl<'r> RuleAtDoor<'r> {
         let rule = &self.rule.matcher;
         let tenant = (rule.tenant != TenantUse::No).then_some(&self.matcher.tenant);
         let plan = (!self.rule.plans.is_empty() || !rule.condition.plans.is_empty()).then_some(&self.matcher.plan);
-        let kinds =
-            rule.per.iter().chain(tenant).chain(plan).flat_map(|identity| identity.sources.iter().zip(&identity.kinds));
-        let (claim, kind) = kinds.into_iter().find(|(source, _)| matches!(source, Source::Claim(_)))?;
-        Some(self.gap(kind, GapEffect::UnverifiedClaim, Some(claim), &self.rule.per_span))
+        let sources = rule.per.iter().chain(tenant).chain(plan).flat_map(|identity| &identity.sources);
+        let claim = sources.into_iter().find(|one| matches!(one.source, Source::Claim(_)))?;
+        Some(self.gap(&claim.kind, GapEffect::UnverifiedClaim, Some(&claim.source), &self.rule.per_span))
     }
 
     fn has_any_plan(&self) -> bool {
@@ -308,8 +309,7 @@ impl<'r> RuleAtDoor<'r> {
     }
 
     fn per_span(&self, identity: &Identity) -> &'r Span {
-        let spans = &self.rule.per_spans;
-        spans.iter().find(|(name, _)| *name == identity.name).map_or(&self.rule.per_span, |(_, span)| span)
+        self.rule.per_span_of(identity).unwrap_or(&self.rule.per_span)
     }
 
     fn gap(&self, source: &str, effect: GapEffect, missing: Option<&Source>, span: &Span) -> DoorGap {
@@ -329,5 +329,6 @@ impl<'r> RuleAtDoor<'r> {
 
 /// The sources of an identity, or its name if only the application sets it.
 fn describe(identity: &Identity) -> String {
-    if identity.sources.is_empty() { identity.name.to_string() } else { identity.kinds.join(", ") }
+    let kinds: Vec<&str> = identity.sources.iter().map(|one| one.kind.as_str()).collect();
+    if kinds.is_empty() { identity.name.to_string() } else { kinds.join(", ") }
 }

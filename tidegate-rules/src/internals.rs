@@ -5,7 +5,7 @@ use std::path::Path;
 
 pub use crate::compile::{CompiledRule, IdentifySpans, PlanLimits};
 pub use crate::compiled_file::CompiledFile;
-pub use crate::condition::{Condition, ConditionMismatch, is_method};
+pub use crate::condition::{Condition, is_method};
 pub use crate::cost::{Cost, CostSource, CostTable};
 pub use crate::expression::Expression;
 pub use crate::failure_policy::FailurePolicy;
@@ -13,7 +13,7 @@ pub use crate::file_checks::{
     ExampleRequest, MAX_COMPARISONS, NEVER_APPLIES, NOT_COMPARED, NeverApplies, weight as condition_weight,
 };
 pub use crate::forwarded::ProxyTrust;
-pub use crate::identity::{Identity, Source};
+pub use crate::identity::{Identity, IdentitySource, Source};
 pub use crate::index::RuleIndices;
 pub use crate::path::{PathPattern, Segment};
 pub use crate::provenance::{AuthenticatedNames, Provenance, how_to_authenticate};

@@ -81,10 +81,10 @@ fn sources(rule: &CompiledRule, matcher: &RequestMatcher) -> Vec<Source> {
 }
 
 fn identity_sources(identity: &Identity) -> Vec<Source> {
-    match identity.sources.as_slice() {
-        [] => vec![Source::Attribute(identity.name.clone())],
-        sources => sources.to_vec(),
+    if identity.sources.is_empty() {
+        return vec![Source::Attribute(identity.name.clone())];
     }
+    identity.each_source().cloned().collect()
 }
 
 /// The name of a value in a call of this door; `None` if the door has it by itself.
