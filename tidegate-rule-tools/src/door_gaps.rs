@@ -11,8 +11,8 @@ use std::fmt;
 
 use tidegate::attributes;
 use tidegate_rules::internals::{
-    CompiledRule, Cost, CostSource, Identity, NEVER_APPLIES, NeverApplies, ProxyTrust, RequestMatcher, Source, Span,
-    TenantUse, compiled,
+    CompiledRule, Cost, Identity, NEVER_APPLIES, NeverApplies, ProxyTrust, RequestMatcher, Source, Span, TenantUse,
+    compiled, report_of,
 };
 use tidegate_rules::{FrontDoor, Problem, Report, RuleFile};
 
@@ -173,9 +173,9 @@ pub fn door_gaps(file: &RuleFile, door: FrontDoor) -> Vec<DoorGap> {
 
 /// Refuses a file that a server with this front end must not use: the errors among the [gaps](door_gaps).
 pub fn check_for_door(file: &RuleFile, door: FrontDoor) -> Result<(), Report> {
-    let gaps = door_gaps(file, door).into_iter().filter(DoorGap::is_error);
-    let errors = file.report().with_only(gaps.map(DoorGap::problem));
-    if errors.has_errors() { Err(errors) } else { Ok(()) }
+    let errors: Vec<Problem> =
+        door_gaps(file, door).into_iter().filter(DoorGap::is_error).map(DoorGap::problem).collect();
+    if errors.is_empty() { Ok(()) } else { Err(report_of(file, errors)) }
 }
 
 /// The [report](RuleFile::report), and for each of `doors` a warning for what the rules read and it never has, and a note of what its
@@ -183,7 +183,12 @@ pub fn check_for_door(file: &RuleFile, door: FrontDoor) -> Result<(), Report> {
 pub fn report_for_doors(file: &RuleFile, doors: &[FrontDoor]) -> Report {
     let gaps = doors.iter().flat_map(|door| door_gaps(file, *door)).map(DoorGap::problem);
     let needs = doors.iter().flat_map(|door| needs::problems(file, *door));
-    file.report().with_problems(gaps.chain(needs))
+    with_further(file, gaps.chain(needs))
+}
+
+/// The report of a file with further problems.
+fn with_further(file: &RuleFile, further: impl Iterator<Item = Problem>) -> Report {
+    report_of(file, file.report().problems().iter().cloned().chain(further).collect())
 }
 
 /// A rule at a front end.
@@ -251,12 +256,7 @@ impl<'r> RuleAtDoor<'r> {
     /// What the cost reads and never has.
     fn cost_gap(&self) -> Option<DoorGap> {
         let Cost::Table(table) = &self.rule.matcher.cost else { return None };
-        let names: Vec<&str> = match &table.from {
-            CostSource::Default => return None,
-            CostSource::Header(name) => vec![name],
-            CostSource::Expression(expression) => expression.reads().iter().map(AsRef::as_ref).collect(),
-        };
-        names.into_iter().find_map(|name| {
+        table.from.names().iter().find_map(|name| {
             if name == attributes::SIZE {
                 return (!self.door.has_body_size()).then(|| {
                     let size = Source::Attribute(attributes::SIZE.into());

@@ -39,7 +39,7 @@ use crate::schema_types;
 use crate::source_file::Span;
 use crate::suggest::suggest;
 
-pub use identify::IdentifySpans;
+pub(crate) use identify::IdentifySpans;
 pub use rule::{CompiledRule, PlanLimits};
 
 pub(crate) use ledger::LedgerFields;

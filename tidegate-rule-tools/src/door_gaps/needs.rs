@@ -2,9 +2,7 @@
 
 use smol_str::SmolStr;
 use tidegate::attributes;
-use tidegate_rules::internals::{
-    CompiledRule, Cost, CostSource, Identity, RequestMatcher, Source, TenantUse, compiled,
-};
+use tidegate_rules::internals::{CompiledRule, Cost, Identity, RequestMatcher, Source, TenantUse, compiled};
 use tidegate_rules::{FrontDoor, Problem, RuleFile};
 
 use crate::lint::{NEEDED_AT_DOOR, list_names};
@@ -65,11 +63,7 @@ fn sources(rule: &CompiledRule, matcher: &RequestMatcher) -> Vec<Source> {
     }
     if let Cost::Table(table) = &rule.matcher.cost {
         table.routes.reads(&mut names);
-        match &table.from {
-            CostSource::Default => {}
-            CostSource::Header(name) => names.push(name.clone()),
-            CostSource::Expression(expression) => names.extend(expression.reads().iter().cloned()),
-        }
+        names.extend_from_slice(table.from.names());
     }
     for name in names {
         match matcher.named(&name) {

@@ -1,11 +1,12 @@
 //! Lints about exemptions: those that a client can claim for itself, and those of customers that lift more than their own limits.
 
-use super::TrustLint;
-use crate::lint::{MAX_LISTED_NAMES, list_names};
 use tidegate_rules::Problem;
 use tidegate_rules::internals::{
     CompiledFile, CompiledRule, Condition, Source, Span, TenantUse, how_to_authenticate, is_method,
 };
+
+use super::TrustLint;
+use crate::lint::{MAX_LISTED_NAMES, list_names};
 
 /// The most exemptions that are compared with all rules.
 const MAX_COMPARED_EXEMPTIONS: usize = 100;
