@@ -39,7 +39,7 @@ use crate::schema_types;
 use crate::source_file::Span;
 use crate::suggest::suggest;
 
-pub use identify::IdentifySpans;
+pub(crate) use identify::IdentifySpans;
 pub use rule::CompiledRule;
 
 use ledger::LedgerFields;
@@ -289,8 +289,10 @@ impl Compiler<'_> {
         for rule in rules {
             let Some(budget) = &rule.budget else { continue };
             let other = first.entry(budget).or_insert(rule);
-            let forms =
-                |rule: &CompiledRule| -> Vec<_> { rule.matcher.per.iter().map(|one| one.forms.clone()).collect() };
+            let forms = |rule: &CompiledRule| -> Vec<Vec<_>> {
+                let each = |identity: &Identity| identity.sources.iter().map(|one| one.forms.clone()).collect();
+                rule.matcher.per.iter().map(each).collect()
+            };
             if other.matcher.tenant == rule.matcher.tenant && forms(other) != forms(rule) {
                 let message = format!(
                     "this rule shares budget `{budget}` with rule `{}`, which counts in other normal forms",
