@@ -31,8 +31,8 @@
 //! `tidegate`. The modules that identify a subject (`forwarded`, `ip`, `path`, `claims`, `query`, `expression`) do not depend on rules.
 //!
 //! - Loading: [`RuleFile`], [`Report`] of [`Problem`]s, [`schema`] for editors, and [`yaml`], the reader for other files.
-//! - Explaining: [`RuleFile::explain`] returns an [`Explanation`] with a [`Timeline`]; [`SampleRequest`] describes a request
-//!   in a test or on a command line.
+//! - Explaining: [`RuleFile::explain`] returns an [`Explanation`] with a [`Timeline`]; [`RequestDescription`] is a request
+//!   as the check API, a command line or a test describes it.
 //! - Checking a deployment: [`RuleFile::checklist`], and [`RuleFile::door_gaps`] for each [`FrontDoor`].
 //! - Testing: [`run_tests`] returns a [`TestRun`]; [`test_schema`] is for editors.
 //!
@@ -79,8 +79,8 @@ mod checklist;
 pub use checklist::{ChecklistItem, ChecklistState, Deployment};
 mod timeline;
 pub use timeline::{Timeline, TimelineDenial, TimelinePoint};
-mod sample_request;
-pub use sample_request::{SampleAttributes, SampleError, SampleRequest};
+mod request_description;
+pub use request_description::{RequestDescription, RequestDescriptionError};
 mod testing;
 pub use testing::{RuleCoverage, TestFailure, TestOutcome, TestRun, run_tests, test_schema};
 mod claims;

@@ -6,6 +6,7 @@ mod overlay;
 
 use std::time::Duration;
 
+use tidegate::attributes::RequestAttributes;
 use tidegate::{DEFAULT_RESERVATION_TTL, Timestamp};
 
 use super::instant::{DEFAULT_START, is_instant, parse_instant};
@@ -13,7 +14,7 @@ use super::schema_types;
 use crate::problem::Problem;
 use crate::quantity;
 use crate::read::Spanned;
-use crate::sample_request::{SampleAttributes, SampleRequest};
+use crate::request_description::RequestDescription;
 use crate::source_file::Span;
 
 pub(super) use expectation::{CountAssertion, DecisionField, Expectation, FieldAssertion};
@@ -55,8 +56,8 @@ pub(super) struct Step {
     pub(super) actual: Option<Spanned<u64>>,
     pub(super) peek: bool,
     pub(super) store_fails: bool,
-    pub(super) sample: SampleRequest,
-    pub(super) attributes: SampleAttributes,
+    pub(super) sample: RequestDescription,
+    pub(super) attributes: RequestAttributes<'static>,
     pub(super) expectation: Option<Expectation>,
 }
 
@@ -89,7 +90,7 @@ impl TestSuite {
                 Err(why) => _ = builder.error("instant", &at.span, why),
             }
         }
-        let common = builder.request(&SampleRequest::default(), &file.request);
+        let common = builder.request(&RequestDescription::default(), &file.request);
         if file.tests.is_empty() && !partial {
             builder.error("no-tests", &file.rules.span, "there are no tests in this file");
         }
@@ -107,7 +108,7 @@ impl SuiteBuilder<'_> {
         &mut self.problems[last]
     }
 
-    fn case(&mut self, at: &Spanned<schema_types::TestSpec>, common: &SampleRequest) -> TestCase {
+    fn case(&mut self, at: &Spanned<schema_types::TestSpec>, common: &RequestDescription) -> TestCase {
         let test = &at.value;
         let own = self.request(common, &test.request);
         let mut now = Duration::ZERO;
@@ -125,7 +126,12 @@ impl SuiteBuilder<'_> {
     }
 
     /// Compiles a step, and sets `now` to the time of its last request.
-    fn step(&mut self, at: &Spanned<schema_types::StepSpec>, own: &SampleRequest, now: &mut Duration) -> Option<Step> {
+    fn step(
+        &mut self,
+        at: &Spanned<schema_types::StepSpec>,
+        own: &RequestDescription,
+        now: &mut Duration,
+    ) -> Option<Step> {
         let step = &at.value;
         let start_time = self.time(step, *now);
         let send = self.sends(step, &at.span);
@@ -141,7 +147,7 @@ impl SuiteBuilder<'_> {
             sample.cost = Some(cost.value);
         }
         let expectation = step.expect.as_ref().map(|expect| self.expectation(expect, send));
-        let attributes = sample.attributes().map_err(|error| {
+        let attributes = sample.attributes().map(RequestAttributes::into_owned).map_err(|error| {
             // Problems of a single part were reported at the part; this one is about their combination.
             if !self.problems.iter().any(|problem| problem.code() == "request") {
                 self.error("request", &at.span, error.to_string());

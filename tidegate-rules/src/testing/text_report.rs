@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::{TestFailure, TestOutcome, TestRun};
 use crate::quantity::format_duration;
-use crate::sample_request::SampleRequest;
+use crate::request_description::RequestDescription;
 use crate::sanitize;
 
 /// Headers whose values are usually secrets.
@@ -60,7 +60,7 @@ pub(super) fn plain(run: &TestRun, test: &TestOutcome) -> String {
 }
 
 /// The request in one line.
-pub(super) fn format_request(sample: &SampleRequest) -> String {
+pub(super) fn format_request(sample: &RequestDescription) -> String {
     let mut parts: Vec<String> = Vec::new();
     let line: Vec<_> = [&sample.method, &sample.path].into_iter().flatten().map(|part| short(part)).collect();
     parts.extend((!line.is_empty()).then(|| line.join(" ")));

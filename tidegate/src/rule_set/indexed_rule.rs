@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use crate::attributes::{IP, NormalForms, TENANT};
+use crate::attributes::{BODY, IP, NormalForms, TENANT};
 use crate::key::{Key, KeyStem};
 use crate::plan::{Check, CountedSubject, Gate, Plan, Role};
 use crate::rule::{PartitionBy, Rule, RuleMode, StatedForms};
-use crate::spi::Subject;
+use crate::spi::{BodyNeed, BodyUse, Subject};
 use crate::subject::SubjectHasher;
-use crate::{Algorithm, Limit, Network, OnFailure, Request, Secret};
+use crate::{Algorithm, Limit, Network, OnFailure, Request, RequestProblemKind, Secret};
 
 /// A rule with everything precomputed that does not depend on the request.
 #[derive(Clone, Debug)]
@@ -92,13 +92,38 @@ impl IndexedRule {
         }
     }
 
+    /// Why a request cannot be judged under this rule, and the attribute that is the reason: for rules without a matcher.
+    #[inline(always)]
+    pub(super) fn problem<'p>(&'p self, request: &Request<'p>) -> Option<(RequestProblemKind, &'p str)> {
+        if request.has_repeats()
+            && let Some(name) = request.repeated_names().find(|name| self.rule.per().any(|read| read == *name))
+        {
+            return Some((RequestProblemKind::Repeated, name));
+        }
+        if let Some(name) = self.rule.missing_value(request) {
+            return Some((RequestProblemKind::Missing, name));
+        }
+        let name = if self.forms.is_empty() { None } else { self.ambiguous_attribute(request) };
+        name.map(|name| (RequestProblemKind::Ambiguous, name))
+    }
+
     /// The attribute of a request that servers read as that of two clients.
-    pub(super) fn ambiguous_attribute(&self, request: &Request<'_>) -> Option<&str> {
+    fn ambiguous_attribute(&self, request: &Request<'_>) -> Option<&str> {
         let mut attributes = self.rule.per.iter().zip(&self.forms);
         let is_ambiguous = |(name, forms): &(&SmolStr, &NormalForms)| {
             request.attribute(name).is_some_and(|value| forms.is_ambiguous(value))
         };
         attributes.find(is_ambiguous).map(|(name, _)| name.as_str())
+    }
+
+    /// How the result under this rule depends on the body of a request that does not have it: for rules without a matcher.
+    pub(super) fn body_use(&self) -> BodyUse {
+        let text = match self.rule.mode {
+            _ if !self.rule.per().any(|name| name == BODY) => BodyNeed::None,
+            RuleMode::Shadow => BodyNeed::Shadow,
+            _ => BodyNeed::Enforced,
+        };
+        BodyUse { text, ..BodyUse::default() }
     }
 
     /// Adds a check for each limit that applies.

@@ -1,22 +1,22 @@
-//! From a [`RequestSpec`] to a [`SampleRequest`], merged over the defaults of the file or the test.
+//! From a [`RequestSpec`] to a [`RequestDescription`], merged over the defaults of the file or the test.
 
 use serde_json::Value;
 
 use super::SuiteBuilder;
 use super::schema_types::RequestSpec;
 use crate::read::OneOrMany;
-use crate::sample_request::SampleRequest;
+use crate::request_description::RequestDescription;
 use crate::source_file::Span;
 
 impl SuiteBuilder<'_> {
     /// Merges `written` over `base`. Invalid values are reported at their positions.
-    pub(super) fn request(&mut self, base: &SampleRequest, written: &RequestSpec) -> SampleRequest {
+    pub(super) fn request(&mut self, base: &RequestDescription, written: &RequestSpec) -> RequestDescription {
         for (piece, span) in pieces(written) {
             if let Err(error) = piece.attributes() {
                 self.error("request", &span, error.problem());
             }
         }
-        let mut sample = SampleRequest {
+        let mut sample = RequestDescription {
             method: written.method.merge_over(base.method.as_ref()),
             path: written.path.merge_over(base.path.as_ref()),
             host: written.host.merge_over(base.host.as_ref()),
@@ -42,21 +42,27 @@ impl SuiteBuilder<'_> {
 }
 
 /// Every part that can be invalid, alone, with its position.
-fn pieces(written: &RequestSpec) -> Vec<(SampleRequest, Span)> {
+fn pieces(written: &RequestSpec) -> Vec<(RequestDescription, Span)> {
     let mut pieces = Vec::new();
     if let Some(at) = written.path.value() {
-        pieces.push((SampleRequest { path: Some(at.value.clone()), ..SampleRequest::default() }, at.span.clone()));
+        pieces.push((
+            RequestDescription { path: Some(at.value.clone()), ..RequestDescription::default() },
+            at.span.clone(),
+        ));
     }
     if let Some(at) = written.ip.value() {
-        pieces.push((SampleRequest { ip: Some(at.value.clone()), ..SampleRequest::default() }, at.span.clone()));
+        pieces.push((
+            RequestDescription { ip: Some(at.value.clone()), ..RequestDescription::default() },
+            at.span.clone(),
+        ));
     }
     for (name, at) in &written.headers {
         let headers = lines(at.value.as_ref()).map(|line| (name.clone(), line.clone())).collect();
-        pieces.push((SampleRequest { headers, ..SampleRequest::default() }, at.span.clone()));
+        pieces.push((RequestDescription { headers, ..RequestDescription::default() }, at.span.clone()));
     }
     for (name, at) in &written.attributes {
         let attributes = vec![(name.clone(), at.value.clone().unwrap_or_default())];
-        pieces.push((SampleRequest { attributes, ..SampleRequest::default() }, at.span.clone()));
+        pieces.push((RequestDescription { attributes, ..RequestDescription::default() }, at.span.clone()));
     }
     pieces
 }

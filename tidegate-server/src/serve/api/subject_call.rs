@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 use tidegate::Request;
-use tidegate_rules::SampleAttributes;
+use tidegate::attributes::RequestAttributes;
 
 use super::input::{BadRequest, CheckBody, parse};
 
@@ -27,7 +27,7 @@ pub(crate) struct SubjectCall {
 /// Who a subject is.
 pub(crate) enum SubjectDescription {
     /// Its next request, or as much of it as identifies the subject.
-    Request(SampleAttributes),
+    Request(RequestAttributes<'static>),
     /// The first digits of its hash, from a line of the refusal log.
     Hash(String),
 }
