@@ -97,9 +97,9 @@ mod tests {
     }
 
     fn find(request: &Request<'_>) -> Result<(Vec<String>, BodyNeed), RequestProblemKind> {
-        let mut ids = Vec::new();
-        let body_use = rules().find(request, |rule| ids.push(rule.id().to_owned()));
-        let plan = rules().resolve(request);
+        let (rules, mut ids) = (rules(), Vec::new());
+        let body_use = rules.find(request, |rule| ids.push(rule.id().to_owned()));
+        let plan = rules.resolve(request);
         assert_eq!(body_use.clone().ok(), plan.problem().is_none().then(|| plan.body_use()), "as the plan says");
         assert_eq!(body_use.as_ref().err(), plan.problem());
         body_use.map(|body_use| (ids, body_use.text)).map_err(|problem| problem.kind())
