@@ -2,7 +2,7 @@
 
 use tidegate::spi::{AccountKey, Check, Key, Outbox, Plan};
 use tidegate::{Clock, Limit, Periods, SystemClock};
-use tidegate_ledger::{LedgerService, PendingRepair, Posted, Reset, ServiceError};
+use tidegate_ledger::{Correction, LedgerService, PendingRepair, Posted, ServiceError};
 
 use super::UsageError;
 use crate::calls::retry_after::RETRY_AFTER_ONE_SECOND;
@@ -99,8 +99,8 @@ pub(in crate::admin) async fn reset_accounts<O: Outbox + 'static>(
     let (mut reset_keys, mut failure) = (Vec::new(), None);
     for account in accounts {
         let period = account.periods.bounds_at(now).index;
-        let reset = Reset::new(account.key.clone(), author, reason, now).with_period(period);
-        match service.ledger().reset(&reset).await {
+        let reset = Correction::reset(account.key.clone(), author, reason, now).with_period(period);
+        match service.ledger().correct(&reset).await {
             Ok(posted) if posted == Posted::default() => continue,
             Ok(_) => {}
             Err(error) => {

@@ -55,7 +55,7 @@ impl Collector for LedgerCollector {
             (
                 "rate_limit_ledger_rollbacks",
                 "Partitions found in an older copy of the store, and rebuilt",
-                stats.rollbacks,
+                stats.older_copies,
             ),
             ("rate_limit_ledger_repairs", "Quotas in the store that were set to what the ledger has", stats.repairs),
         ];
