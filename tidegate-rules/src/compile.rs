@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use tidegate::Limit;
-use tidegate::attributes::EscapedSlashes;
+use tidegate::attributes::{DEFAULT_MAX_BODY_BYTES, EscapedSlashes};
 use tidegate::http::{ErrorFormat, HeaderPolicy, ResetFormat};
 use tidegate::spi::Matcher;
 
@@ -51,10 +51,8 @@ const FORMAT_VERSION: u64 = 1;
 /// The size of a body without a length: the longest that axum takes by default, and more than nginx does.
 const DEFAULT_UNKNOWN_SIZE_BYTES: u64 = 2 * 1024 * 1024;
 
-/// The longest body that rules read, unless the file says otherwise: enough for a login.
-const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
-
-/// The same in a file with `cost.usage`: prompts are longer.
+/// The longest body that rules read in a file with `cost.usage`, unless it says otherwise: prompts are longer than a login, for which the
+/// default of other files is enough.
 const DEFAULT_MAX_PROMPT_BYTES: usize = 1024 * 1024;
 
 /// The range of `max_body`. Every such request is kept in memory before it is forwarded.
