@@ -89,8 +89,7 @@ fn nothing_applies(step: &DecidedStep<'_>) -> String {
     });
     let nearest = nearest.min_by_key(|(distance, ..)| *distance);
     let applies = |rule: &&CompiledRule| rule.matcher.condition.matches(&view);
-    let exempt =
-        compiled(step.rules).enabled_rules().filter(applies).find_map(|rule| exemption(Some(&rule.id), step));
+    let exempt = compiled(step.rules).enabled_rules().filter(applies).find_map(|rule| exemption(Some(&rule.id), step));
     let why = exempt.or_else(|| exemption(None, step)).or_else(|| {
         let (_, id, mismatch) = nearest?;
         Some(format!("no rule applies; `{id}` is the most similar: {}", differs(&mismatch)))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::http::{ErrorFormat, Headers};
 use tidegate::spi::Store;
-use tidegate::{Clock, Decision, Limiter, Rule, StoreError, SystemClock};
+use tidegate::{Clock, Decision, Limiter, StoreError, SystemClock};
 use tidegate_tower::Handle;
 use tonic::{Code as Grpc, Status};
 
