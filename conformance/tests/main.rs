@@ -15,6 +15,7 @@ mod changed_limits;
 mod cli;
 mod cluster;
 mod cluster_queues;
+mod codecs;
 mod corrections;
 mod denial_cache;
 mod differential;
