@@ -9,12 +9,13 @@ mod index_table;
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
+use tidegate::spi::algorithm::lua;
 use tidegate::{StoreError, Timestamp};
 
 use crate::args::append_injected_now;
 use crate::packed_plan::{LIMIT_HEADER_BYTES, PackedCheck, PackedPlan};
 use crate::reply::{PlanReply, Repeat, STALE, malformed, split_reply};
-use crate::scripts::{LIMITS, SCRIPTS, Script};
+use crate::scripts::{SCRIPTS, Script};
 use arguments::BatchArguments;
 use index_table::IndexTable;
 
@@ -152,7 +153,7 @@ fn single_check_command(plan: &PackedPlan, check: &PackedCheck, now: Option<Time
         cmd.arg(plan.part(overflow));
     }
     let (header, arguments) = plan.part(&check.limit).split_at(LIMIT_HEADER_BYTES);
-    cmd.arg(&arguments[..8 * LIMITS[check.algorithm - 1].2]);
+    cmd.arg(&arguments[..8 * lua::FUNCTIONS[check.algorithm - 1].numbers]);
     if check.has_route() {
         cmd.arg(&header[16..]);
     }

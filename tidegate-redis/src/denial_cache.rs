@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::Clock;
+use tidegate::spi::algorithm::State;
 use tidegate::spi::{Check, Key, KnownDenial, Plan, PlanMode, ReservationTerms, Role, Verdict};
 use tidegate::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
@@ -193,7 +194,10 @@ impl DenialCache {
             let Some(ends) = life(check, check_verdict.outcome.retry_after, reply.remaining_ttl(index)) else {
                 continue;
             };
-            let Some(state) = reply.state(index).filter(|state| state.held().is_none()) else { continue };
+            let state = reply.state(index);
+            if matches!(state, Some(State::WithHolds(_))) {
+                continue;
+            }
             let state = DeniedState::new(plan, check, state, verdict.decided_at(), ticket.sent, ends);
             let (hash, key) = self.locate(check.key());
             let mut shard = self.shard(hash);

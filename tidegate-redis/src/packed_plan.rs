@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
 use smallvec::SmallVec;
+use tidegate::spi::algorithm::lua;
 use tidegate::spi::{Check, Plan, PlanMode, ReservationTerms, Role};
 use tidegate::{Algorithm, Limit};
 
@@ -12,7 +13,6 @@ use crate::args::PackedNumbers;
 use crate::cardinality::OverflowRoute;
 use crate::outbox::{LedgerPartitions, OutboxKeys};
 use crate::period_clock::PackTime;
-use crate::scripts::algorithm_number;
 use crate::slot_map::slot_of;
 
 /// The packed numbers of one check: algorithm, role, maximum TTL, and up to eight arguments of the limit.
@@ -213,7 +213,7 @@ impl PackedCheck {
         time: &PackTime<'_>,
     ) -> Self {
         let max_ttl_micros = route.and_then(|route| route.max_ttl_micros);
-        let algorithm = algorithm_number(check.gate().limit());
+        let algorithm = lua::function(check.gate().limit()).number;
         let limit = PackedRange::append(bytes, |bytes| {
             let end = bytes.len() + LIMIT_BYTES;
             let mut numbers = PackedNumbers(bytes);

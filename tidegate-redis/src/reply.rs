@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate::spi::algorithm::{CLOCK_MARGIN, State, StoredState};
+use tidegate::spi::algorithm::holds::StateWithHolds;
+use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State};
 use tidegate::spi::{Check, HoldRefusal, Plan, Role, Verdict};
 use tidegate::{StoreError, Timestamp};
 
 use crate::args::micros;
 pub(crate) use adjust_reply::{AdjustReply, parse_adjust};
-use found_states::{apply_take, set_limit_state, strike, take};
+use found_states::{expiry, require_whole, strike, take};
 pub(crate) use numbers::parse_stream_id;
 use numbers::{is_state_byte, parse_number, take_holds, take_number, take_stream_id};
 use reply_errors::outbox_full;
@@ -61,7 +62,7 @@ pub(crate) struct Reply {
     pub(crate) now: Timestamp,
     granted: u64,
     /// For each check, whether it admits, and the state it was decided on.
-    states: SmallVec<[(bool, StoredState); 1]>,
+    states: SmallVec<[FoundState; 1]>,
     details: SmallVec<[CheckDetails; 1]>,
     /// Why a reservation was refused.
     refusal: Option<HoldRefusal>,
@@ -70,6 +71,9 @@ pub(crate) struct Reply {
     /// The entries that were written for the ledger: the index of the check, and the time and sequence of the entry.
     entries: Vec<(usize, (u64, u64))>,
 }
+
+/// Whether a check admits, and the state that it was decided on.
+type FoundState = (bool, Option<State>);
 
 /// How a check was decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -176,8 +180,10 @@ impl PlanReply {
         }
         let (mut states, mut details, mut entries) = (SmallVec::new(), SmallVec::new(), Vec::new());
         for check in plan.checks() {
-            let ((admitted, state), detail, rest) = parse_check(check, text).ok_or_else(malformed)?;
-            let state = if detail.taken > 0 { take(plan, check, self.now, state, detail.taken)? } else { state };
+            let ((admitted, mut state), detail, rest) = parse_check(check, text).ok_or_else(malformed)?;
+            if detail.taken > 0 {
+                take(plan, check, self.now, &mut state, detail.taken)?;
+            }
             states.push((admitted, state));
             text = rest;
             if let Some(rest) = text.strip_prefix(b"l") {
@@ -218,7 +224,7 @@ impl Reply {
                 Ok(Self {
                     now,
                     granted: plan.granted(|_| 0),
-                    states: SmallVec::from_buf([(false, StoredState::Fresh)]),
+                    states: SmallVec::from_buf([(false, None)]),
                     details: SmallVec::from_buf([details]),
                     refusal: None,
                     is_repeated_reservation: false,
@@ -231,7 +237,7 @@ impl Reply {
 
     /// The reply to a reservation that was refused.
     fn refused(plan: &Plan<'_>, now: Timestamp, refusal: HoldRefusal) -> Self {
-        let states = plan.checks().iter().map(|_| (false, StoredState::Fresh)).collect();
+        let states = plan.checks().iter().map(|_| (false, None)).collect();
         let details = plan.checks().iter().map(|_| CheckDetails::default()).collect();
         let entries = Vec::new();
         Self { now, granted: 0, states, details, refusal: Some(refusal), is_repeated_reservation: false, entries }
@@ -241,8 +247,8 @@ impl Reply {
     fn with_strikes(mut self, plan: &Plan<'_>) -> Result<Self, StoreError> {
         let struck =
             self.states.iter_mut().zip(&self.details).zip(plan.checks()).filter(|((_, detail), _)| detail.struck);
-        for ((state, _), check) in struck {
-            *state = strike(check, self.now, &state.1)?;
+        for (((admitted, state), _), check) in struck {
+            *admitted = strike(check, self.now, state)?;
         }
         Ok(self)
     }
@@ -255,18 +261,19 @@ impl Reply {
         let is_granted = repeat.index < granted;
         for (check, ((admitted, state), detail)) in plan.checks().iter().zip(states.iter_mut().zip(&mut details)) {
             if granted_before > 0 {
-                *state = take(plan, check, now, std::mem::replace(state, StoredState::Fresh), granted_before)?;
+                take(plan, check, now, state, granted_before)?;
             }
-            let result = apply_take(state, check.gate().limit(), now, plan.take(check, 1))?;
-            *admitted = is_granted || result.admitted;
+            let (limit, one) = (check.gate().limit(), Op::Take(plan.take(check, 1)));
+            let admits = algorithm::decide(require_whole(state)?.as_ref(), limit, now, one).admitted;
+            *admitted = is_granted || admits;
             if repeat.index == 0 {
                 continue;
             }
             // A state that had to be rebased was written by the first denial.
-            if let Some(change) = result.change.filter(|_| granted == 0 && !result.admitted) {
-                set_limit_state(state, State::new(change));
+            if granted == 0 && !admits {
+                algorithm::apply(state, limit, now, one);
             }
-            let ends = state.expiry(check.gate().limit(), now).filter(|_| !detail.overflowed);
+            let ends = expiry(state.as_ref(), check, now).filter(|_| !detail.overflowed);
             detail.ttl_millis = ends.and_then(|ends| ttl_millis(check, ends, now));
         }
         let (granted, is_repeated_reservation) = (u64::from(is_granted), false);
@@ -311,9 +318,9 @@ impl Reply {
         &self.entries
     }
 
-    /// The state that the check at `index` was decided on.
-    pub(crate) fn state(&self, index: usize) -> Option<&StoredState> {
-        self.states.get(index).map(|(_, state)| state)
+    /// The state that the check at `index` was decided on, if there was one.
+    pub(crate) fn state(&self, index: usize) -> Option<&State> {
+        self.states.get(index)?.1.as_ref()
     }
 
     /// How long the store still keeps the state of the check at `index`, if it has a maximum TTL.
@@ -323,7 +330,7 @@ impl Reply {
 
     /// When the key of a check would have expired before this decision, in microseconds. `None` if there was no key.
     pub(crate) fn previous_expiry(&self, index: usize, check: &Check<'_>) -> Option<u64> {
-        let expiry = self.states.get(index)?.1.expiry(check.gate().limit(), self.now)?;
+        let expiry = expiry(self.state(index), check, self.now)?;
         let ttl = self.details.get(index).filter(|_| check.forget_after().is_some());
         Some(match ttl.and_then(|details| details.ttl_millis) {
             Some(millis) => self.now.as_micros().saturating_add(millis.saturating_mul(1_000)),
@@ -333,18 +340,19 @@ impl Reply {
 }
 
 /// Parses the result of a check at the start of `text`, and returns the rest.
-fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredState), CheckDetails, &'t [u8])> {
+fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<(FoundState, CheckDetails, &'t [u8])> {
     let (letter, text) = text.split_first()?;
     let (value, mut text) = text.split_at(text.iter().take_while(|byte| is_state_byte(**byte)).count());
     // The script has read the state without an error, so one that cannot be decoded is a malformed reply.
     let limit = check.gate().limit();
-    let mut state = if value.is_empty() { StoredState::Fresh } else { StoredState::decode(limit, value)? };
+    let mut state = if value.is_empty() { None } else { Some(State::decode(limit, value)?) };
     if text.starts_with(b"h") && limit.keeps_holds() {
         let ([held, ends, _], rest) = take_holds(text)?;
         if held >= 1 << 53 || ends >= 1 << 54 {
             return None;
         }
-        (state, text) = (StoredState::WithHolds { inner: Box::new(state), held, ends }, rest);
+        let with_holds = StateWithHolds::from_reply(state, held, ends);
+        (state, text) = (Some(State::WithHolds(Box::new(with_holds))), rest);
     }
     let kind = letter.to_ascii_lowercase();
     if !is_check_letter(kind) || matches!(letter, b'u' | b'P') {

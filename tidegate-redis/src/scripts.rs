@@ -5,8 +5,7 @@
 use std::sync::LazyLock;
 
 use redis::Cmd;
-use tidegate::spi::algorithm::lua;
-use tidegate::{Algorithm, Limit};
+use tidegate::spi::algorithm::lua::{self, FUNCTIONS, LuaFunction};
 
 use crate::outbox::MAX_OUTBOX_ENTRIES;
 
@@ -34,33 +33,15 @@ const WITH_LEDGER: &str = "local ANONYMOUS, LEDGER, checks = true, true, #KEYS /
 const NOT_FULL: &str = "local FULL = false\n";
 const FULL: &str = "local FULL = true\n";
 
-/// The limits in the order of their [algorithm numbers](algorithm_number): name, text, and how many numbers the function
-/// takes after `units` for a decision. For an adjustment, they are followed by [more](refund_numbers).
-pub(crate) const LIMITS: [(&str, &str, usize); 8] = [
-    ("token_bucket", lua::TOKEN_BUCKET, 6),
-    ("leaky_bucket", lua::LEAKY_BUCKET, 8),
-    ("fixed_window", lua::FIXED_WINDOW, 4),
-    ("sliding_log", lua::SLIDING_LOG, 4),
-    ("sliding_window", lua::SLIDING_WINDOW, 5),
-    ("concurrency", lua::CONCURRENCY, 4),
-    ("penalty", lua::PENALTY, 4),
-    ("quota", lua::QUOTA, 8),
-];
-
-/// How many numbers a limit takes after those of a decision: the position of a take in a token bucket.
-fn refund_numbers(name: &str) -> usize {
-    if name == "token_bucket" { 5 } else { 0 }
-}
-
 /// Every script of the store.
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(Scripts::compose);
 
 /// Every script, with the hash that `EVALSHA` takes.
 pub(crate) struct Scripts {
     /// `decide_one.lua` for each limit.
-    decide_one: [Script; LIMITS.len()],
+    decide_one: [Script; FUNCTIONS.len()],
     /// `decide_anonymous.lua` for each limit.
-    decide_anonymous: [Script; LIMITS.len()],
+    decide_anonymous: [Script; FUNCTIONS.len()],
     decide_batch: Script,
     /// `decide_batch.lua` for a server without memory.
     decide_batch_full: Script,
@@ -102,17 +83,15 @@ pub(crate) enum AdjustVariant {
 
 impl Scripts {
     fn compose() -> Self {
-        let texts: String = LIMITS.iter().map(|(_, text, _)| *text).collect();
-        let names = LIMITS.map(|(name, _, _)| name).join(", ");
-        let layouts = LIMITS.map(|(name, _, numbers)| layout(numbers + refund_numbers(name))).join(", ");
+        let texts = FUNCTIONS.map(|function| function.text).concat();
+        let names = FUNCTIONS.map(|function| function.name).join(", ");
+        let layouts = FUNCTIONS.map(|function| layout(function.numbers + function.refund_numbers)).join(", ");
         let all_limits = format!("{texts}{}local limits, layouts = {{ {names} }}, {{ {layouts} }}\n", lua::HOLDS);
         let for_each_limit = |body: &str, injected_now: &str| {
-            LIMITS.map(|(name, text, numbers)| {
-                // The leaky bucket calls the token bucket.
-                let dependency = if name == "leaky_bucket" { lua::TOKEN_BUCKET } else { "" };
+            FUNCTIONS.map(|LuaFunction { name, text, numbers, needs, .. }| {
                 let is_bucket = name == "token_bucket";
                 let limit = format!("local limit, layout, is_bucket = {name}, {}, {is_bucket}\n", layout(numbers));
-                script("#!lua", &[dependency, text, lua::HOLDS, &limit], injected_now, body)
+                script("#!lua", &[needs, text, lua::HOLDS, &limit], injected_now, body)
             })
         };
         let adjust = |first_lines: &str| {
@@ -145,7 +124,7 @@ impl Scripts {
         }
     }
 
-    /// The script for a plan of one check with this [algorithm number](algorithm_number), with or without a route.
+    /// The script for a plan of one check with this [number](LuaFunction::number), with or without a route.
     pub(crate) fn decide_single(&self, algorithm: usize, has_route: bool) -> &Script {
         let scripts = if has_route { &self.decide_anonymous } else { &self.decide_one };
         &scripts[algorithm - 1]
@@ -233,22 +212,6 @@ fn layout(numbers: usize) -> String {
     format!("'<{}'", "d".repeat(numbers))
 }
 
-/// The index of a limit's algorithm in the tables of the scripts, from 1.
-pub(crate) fn algorithm_number(limit: &Limit) -> usize {
-    match limit.algorithm() {
-        Algorithm::TokenBucket => 1,
-        Algorithm::LeakyBucket => 2,
-        Algorithm::FixedWindow => 3,
-        Algorithm::SlidingLog => 4,
-        Algorithm::SlidingWindow => 5,
-        Algorithm::Concurrency => 6,
-        Algorithm::Penalty => 7,
-        Algorithm::Quota => 8,
-        // A new variant of `Algorithm` comes together with its script.
-        _ => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -263,7 +226,7 @@ mod tests {
     use crate::packed_plan::{LIMIT_BYTES, LIMIT_HEADER_BYTES, PackedPlan};
     use crate::period_clock::PackTime;
     use tidegate::spi::{Adjustment, Check, Gate, Plan, Subject};
-    use tidegate::{Penalty, Period, Periods, Rate, Timestamp};
+    use tidegate::{Limit, Penalty, Period, Periods, Rate, Timestamp};
 
     /// The contract at the top of a script, as (label, text), with continuation lines joined.
     fn contract(text: &str) -> Vec<(String, String)> {
@@ -353,9 +316,10 @@ mod tests {
             Limit::quota(1, Periods::utc(Period::Month)).unwrap(),
         ];
         let time = PackTime::At(Timestamp::from_micros(1_800_000_000_000_000));
-        for (limit, (name, _, numbers)) in limits.into_iter().zip(LIMITS) {
-            assert_eq!(limit.algorithm().as_str(), name);
-            assert_eq!(LIMITS[algorithm_number(&limit) - 1].0, name);
+        for (index, (limit, function)) in limits.into_iter().zip(FUNCTIONS).enumerate() {
+            let LuaFunction { name, numbers, refund_numbers, .. } = function;
+            assert_eq!((limit.algorithm().as_str(), function.number), (name, index + 1));
+            assert_eq!(lua::function(&limit).name, name);
             let gate = Gate::for_rule("r", limit);
             let check = Check::new(&gate, Subject::from_hash(1), 1);
             let plan = Plan::new([check]).unwrap();
@@ -373,7 +337,7 @@ mod tests {
             let charge = PackedAdjustment::new("tg", &Adjustment::charge(&check), OverflowRoute::default(), &time);
             let mut adjust = redis::Cmd::new();
             args::adjust(&mut adjust, [&charge].into_iter(), &LedgerPartitions::default(), None);
-            assert_eq!(last_argument_bytes(&adjust), 8 * (4 + numbers + refund_numbers(name)));
+            assert_eq!(last_argument_bytes(&adjust), 8 * (4 + numbers + refund_numbers));
         }
     }
 }

@@ -71,6 +71,23 @@ pub enum Limit {
     Penalty(Penalty),
 }
 
+/// Evaluates `$body` with the parameters of a limit, and their type if that is needed. This is the list of all kinds.
+macro_rules! with_kind {
+    ($limit:expr, $parameters:ident => $body:expr) => {
+        match $limit {
+            Limit::TokenBucket($parameters) => $body,
+            Limit::LeakyBucket($parameters) => $body,
+            Limit::FixedWindow($parameters) => $body,
+            Limit::SlidingLog($parameters) => $body,
+            Limit::SlidingWindow($parameters) => $body,
+            Limit::Concurrency($parameters) => $body,
+            Limit::Quota($parameters) => $body,
+            Limit::Penalty($parameters) => $body,
+        }
+    };
+}
+pub(crate) use with_kind;
+
 /// The kind of a [`Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]

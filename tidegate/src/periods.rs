@@ -79,6 +79,9 @@ type Interned = HashMap<(Period, String, Option<Anchor>), &'static PeriodCalenda
 
 static INTERNED: LazyLock<RwLock<Interned>> = LazyLock::new(RwLock::default);
 
+/// More than the hours of any period.
+const HOURS_BOUND: u64 = 16_384;
+
 const HOUR_MICROS: u64 = 3_600_000_000;
 
 impl Periods {
@@ -135,6 +138,15 @@ impl Periods {
     #[inline]
     pub fn bounds_at(self, now: Timestamp) -> PeriodBounds {
         self.0.cache.get_or_compute(now.as_micros(), || self.0.zoned.bounds_at(now.as_micros()))
+    }
+
+    /// Passes to `push` what the scripts take in place of a calendar: the index of the period at `now` with the hours of the longest one,
+    /// and the first instants of four periods.
+    #[inline]
+    pub fn push_numbers(self, now: Timestamp, mut push: impl FnMut(f64)) {
+        let bounds = self.bounds_at(now);
+        push((bounds.index * HOURS_BOUND + self.max_hours()) as f64);
+        bounds.starts.iter().for_each(|start| push(*start as f64));
     }
 
     /// The first instant of the period with this index, in microseconds.

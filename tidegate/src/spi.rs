@@ -37,7 +37,7 @@ pub use crate::plan::{
 pub use crate::rule::DEFAULT_MAX_SUBJECTS;
 pub use crate::store::{Adjustment, AdjustmentResult, AdjustmentResults, KnownDenial, OutstandingHolds, Store};
 pub use crate::subject::{Subject, SubjectHasher};
-pub use crate::verdict::{CheckVerdict, HoldRefusal, Verdict};
+pub use crate::verdict::{CheckVerdict, HoldRefusal, Ops, Verdict};
 
 /// The limits as pure functions, with the state that a store keeps for each and the Lua text of the same functions.
 pub mod algorithm {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use smol_str::SmolStr;
-use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, StoredState};
+use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, holds};
 use tidegate::spi::{Adjustment, Check, CheckVerdict, Gate, Key, Plan};
 use tidegate::sync::{Mutex, MutexGuard, RwLock};
 use tidegate::{Limit, Timestamp};
@@ -161,7 +161,7 @@ impl CardinalityTracker {
                 let state_end = reply.now.plus(verdict.outcome.reset_after).as_micros() + extra_life;
                 let holds_end = match plan.reservation() {
                     Some(terms) if plan.is_hold(check) => reply.now.as_micros().saturating_add(terms.ttl_micros()),
-                    _ => reply.state(index).map_or(0, StoredState::holds_end_micros),
+                    _ => holds::last_end(reply.state(index)),
                 };
                 let state_end = state_end.max(holds_end);
                 self.record_key(&CountedLimit::new(check), reply.previous_expiry(index, check), state_end);
@@ -173,8 +173,8 @@ impl CardinalityTracker {
     pub(crate) fn record_created<'n>(&self, now: Timestamp, created: impl Iterator<Item = &'n PossibleNewKey>) {
         self.now_micros.store(now.as_micros(), Ordering::Relaxed);
         for new in created {
-            if let Some(change) = algorithm::apply(None, &new.limit, now, new.op).change {
-                self.record_key(&new.counted(), None, algorithm::expiry(&State::new(change), &new.limit));
+            if let Some(state) = State::new(&new.limit, now, new.op) {
+                self.record_key(&new.counted(), None, algorithm::expiry(&state, &new.limit));
             }
         }
     }

@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 
-use tidegate::spi::algorithm::StoredState;
 use tidegate::spi::{Check, CheckVerdict, Plan, ReservationTerms, Role, Verdict};
 use tidegate::{Limit, Timestamp};
 
@@ -233,7 +232,7 @@ pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts:
     let mut entries = Vec::new();
     for (part, verdict) in parts.iter().zip(verdicts) {
         let verdict = verdict.filter(|verdict| verdict.refusal().is_none()).unwrap_or_else(|| {
-            let fresh: Vec<_> = part.indexes.iter().map(|_| (true, StoredState::Fresh)).collect();
+            let fresh: Vec<_> = part.indexes.iter().map(|_| (true, None)).collect();
             Verdict::replay(&part.plan.clone().with_peek(), decided_at, 1, &fresh, false)
         });
         for (index, check) in part.indexes.iter().zip(verdict.checks()) {
@@ -268,7 +267,7 @@ mod tests {
                 if index == refused {
                     return Some(Verdict::refused(now, HoldRefusal::AlreadyEnded));
                 }
-                Some(Verdict::replay(&part.plan, now, 1, &[(true, StoredState::Fresh)], false))
+                Some(Verdict::replay(&part.plan, now, 1, &[(true, None)], false))
             };
             let merged = merge(&plan, 0, &parts, parts.iter().enumerate().map(verdict).collect());
             let limits: Vec<u64> = merged.checks().iter().map(|check| check.outcome.limit).collect();

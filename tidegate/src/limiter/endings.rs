@@ -1,6 +1,6 @@
 //! How grants end: refunds, settlements, commits and releases. The [`Grant`] says what each does to its parts.
 
-use crate::algorithm::{self, AdjustmentOutcome, Op, StateView, Take};
+use crate::algorithm::{self, AdjustmentOutcome, Op, Take};
 use crate::grant::{Ending, Grant, GrantError, GrantKind, PartAdjustments};
 use crate::plan::{Check, Plan, ReservationTerms};
 use crate::store::{Adjustment, AdjustmentResults, Store, StoreError, StoreErrorKind};
@@ -91,7 +91,7 @@ impl<S: Store> Limiter<S> {
         let now = self.check_plan(&peek).await?.decided_at();
         let refund = |check: &Check<'_>| {
             let (limit, cost) = (check.gate().limit(), check.cost());
-            let position = algorithm::position(&StateView::Fresh, limit, now, Take::one(cost));
+            let position = algorithm::position(None, limit, now, Take::one(cost));
             Op::Refund { cost, position }
         };
         let refunds: Vec<Adjustment<'_>> =
