@@ -314,7 +314,8 @@ fn merged_requests_consume_one_unit_each_of_a_static_limit() {
         Rule::new("api", bucket(99)).with_per(["user"]).with_on_failure(OnFailure::Static).with_static_limit(bucket(5));
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
     let (ann, bob) = (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
-    let three = || limiter.plan(&ann).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
+    let nothing = Plan::new([]).unwrap();
+    let three = || nothing.clone().merge(&limiter.plan(&ann)).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
     assert!(poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
     assert!(!poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
     assert_eq!(passed(&limiter, &ann, 5), Some(2));
