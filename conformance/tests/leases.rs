@@ -1,8 +1,8 @@
 //! Concurrency limits: slots are held by their owners alone, run out by themselves, and are released by whatever ends a request. The
 //! tests move the clock; nothing really waits.
 
+mod front_ends;
 mod overflow;
-mod reservations;
 mod waiting;
 mod workers;
 
@@ -39,43 +39,8 @@ async fn hold<S: Store>(limiter: &Limiter<S>) -> Grant {
     take(limiter).await.take_grant()
 }
 
-/// A worker that is killed neither renews nor releases.
 #[tokio::test]
-async fn the_slot_of_a_dead_worker_is_free_after_the_lease_no_earlier_and_no_later() {
-    on_every_store(async |fixture| {
-        let limiter = fixture.limiter(slots(1));
-        let lease = hold(&limiter).await;
-        assert_eq!(lease.duration(), Some(LEASE));
-        drop(lease);
-        fixture.clock.advance(LEASE.saturating_sub(MICROSECOND));
-        let mut denied = take(&limiter).await;
-        assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(SECOND)));
-        assert!(denied.take_grant().is_empty());
-        fixture.clock.advance(MICROSECOND);
-        assert!(take(&limiter).await.is_allowed());
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_heartbeat_after_the_lease_has_run_out_is_refused_and_takes_nothing() {
-    on_every_store(async |fixture| {
-        let limiter = fixture.limiter(slots(1));
-        let mut lease = hold(&limiter).await;
-        fixture.clock.advance(LEASE);
-        assert!(matches!(limiter.renew(&lease, Retake::No).await, Err(GrantError::NotHeld)));
-        assert_eq!(left(&limiter).await, 1);
-        let other = hold(&limiter).await;
-        assert!(matches!(limiter.renew(&lease, Retake::No).await, Err(GrantError::NotHeld)), "another holds the slot");
-        assert!(matches!(limiter.end(&mut lease, &Ending::Release).await, Err(GrantError::NotHeld)));
-        assert_eq!(left(&limiter).await, 0, "the slot of the other is not released");
-        limiter.renew(&other, Retake::No).await.unwrap();
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_stranger_and_a_second_release_free_no_slot() {
+async fn a_stranger_frees_no_slot_and_a_refund_of_a_released_one_nothing() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(slots(2));
         let (mut first, mut second) = (hold(&limiter).await, hold(&limiter).await);
@@ -84,10 +49,6 @@ async fn a_stranger_and_a_second_release_free_no_slot() {
         limiter.adjust(&[stranger]).await.unwrap();
         assert_eq!(left(&limiter).await, 0);
         limiter.end(&mut first, &Ending::Release).await.unwrap();
-        for _ in 0..3 {
-            assert_eq!(left(&limiter).await, 1);
-            assert!(matches!(limiter.end(&mut first, &Ending::Release).await, Err(GrantError::NotHeld)));
-        }
         limiter.end(&mut second, &Ending::Refund).await.unwrap();
         limiter.end(&mut first, &Ending::Refund).await.unwrap();
         assert_eq!((left(&limiter).await, count_allowed(&limiter, 1, 5).await), (2, 2));
@@ -164,26 +125,6 @@ async fn releases_in_the_background_share_calls() {
         while left(&limiter).await < 1_000 {}
         assert_eq!(server.calls("evalsha") - before, 8, "{kind:?}: at most 128 releases in each call");
     }
-}
-
-#[tokio::test]
-async fn holders_above_a_lowered_limit_lose_their_slots_when_they_renew() {
-    on_every_store(async |fixture| {
-        let wide = fixture.limiter_of([Rule::new("r", slots(5))]);
-        let narrow = fixture.limiter_of([Rule::new("r", slots(2))]);
-        let mut leases = Vec::new();
-        for _ in 0..5 {
-            leases.push(hold(&wide).await);
-        }
-        assert_eq!(count_allowed(&narrow, 1, 3).await, 0);
-        let mut held = 0;
-        for lease in &leases {
-            held += u64::from(narrow.renew(lease, Retake::No).await.is_ok());
-        }
-        assert_eq!(held, 2, "three of five gave their slots up");
-        assert_eq!((left(&wide).await, left(&narrow).await), (3, 0));
-    })
-    .await;
 }
 
 /// Whatever the clock does, nobody is admitted above the limit, and nobody is locked out for longer than a lease.

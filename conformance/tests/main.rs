@@ -39,6 +39,7 @@ mod plans;
 mod prove;
 mod refund_histories;
 mod refunds;
+mod reservations;
 mod rule_files;
 mod runtime_shutdown;
 mod sentinels;

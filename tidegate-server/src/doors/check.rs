@@ -3,6 +3,7 @@
 
 mod acquire;
 pub(crate) mod check_response;
+pub(crate) mod in_process;
 mod input;
 mod leases;
 mod quotas;

@@ -113,18 +113,6 @@ fn a_commit_that_the_store_failed_for_can_be_repeated() {
     assert!(matches!(poll_once(limiter.end(&mut reservation, &Ending::Commit(10.into()))), Err(GrantError::NotHeld)));
 }
 
-#[test]
-fn a_request_that_another_limit_denies_holds_nothing() {
-    let clock = ManualClock::default();
-    let store = SwitchableStore::new(&clock);
-    let small = Rule::new("small", bucket(50));
-    let limiter = limiter(&store, &clock, [tokens(), small]);
-    let mut denied = poll_once(limiter.reserve(&request(), Some("a"))).unwrap();
-    assert!(!denied.is_allowed() && denied.take_grant().is_empty());
-    let outstanding = poll_once(limiter.outstanding(&Request::new(""))).unwrap();
-    assert!(outstanding.len() == 2 && outstanding.iter().all(|one| one.reservations == 0), "{outstanding:?}");
-}
-
 /// The store has decided, but its reply was lost. A caller with an idempotency key may repeat the call, and a late release would end the
 /// repeated reservation.
 #[test]
