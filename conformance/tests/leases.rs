@@ -4,7 +4,7 @@
 mod front_ends;
 mod overflow;
 mod waiting;
-mod workers;
+mod work;
 
 use std::time::Duration;
 use tidegate::spi::algorithm::AdjustmentOutcome;

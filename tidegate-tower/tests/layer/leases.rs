@@ -157,27 +157,6 @@ async fn a_service_that_fails_panics_or_is_cancelled_releases_its_slot() {
     assert_eq!((free(&handle), handle.held_leases()), (1, 0));
 }
 
-/// The first lease starts the task that renews them all.
-#[tokio::test]
-async fn a_slot_is_renewed_as_long_as_the_response_lasts() {
-    let (layer, clock) = one_slot();
-    let handle = layer.handle();
-    let (frames, body) = streamed_body();
-    let mut response = respond(&layer, body).await;
-    // The body outlives the layer.
-    drop(layer);
-    for _ in 0..20 {
-        wait_until(|| clock.pending_sleeps() == 1).await;
-        clock.advance(LEASE / 3);
-    }
-    wait_until(|| clock.pending_sleeps() == 1).await;
-    assert_eq!((free(&handle), handle.lost_leases()), (0, 0));
-    frames.send(Ok("the end")).unwrap();
-    assert!(response.frame().await.unwrap().is_ok());
-    drop(response);
-    assert_eq!(free(&handle), 1);
-}
-
 #[tokio::test]
 async fn a_delayed_request_holds_its_slot_while_it_waits_and_releases_it_if_it_is_cancelled() {
     for is_cancelled in [true, false] {
