@@ -20,6 +20,7 @@ mod denial_cache;
 mod differential;
 mod doors;
 mod envoy;
+mod failure_policies;
 mod fallback_model;
 mod gateway;
 mod golden;
