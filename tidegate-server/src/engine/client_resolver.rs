@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use tidegate::Request;
 use tidegate::attributes::{self, join_header_lines};
@@ -105,8 +105,7 @@ impl ForwardedAddresses {
 
     fn header_value<'h>(&self, headers: &'h HeaderMap) -> Option<Cow<'h, str>> {
         let name = self.header.as_ref()?;
-        let lines = headers.get_all(name).iter().map(|line| String::from_utf8_lossy(line.as_bytes()));
-        join_header_lines(name.as_str(), lines)
+        join_header_lines(name.as_str(), headers.get_all(name).iter().map(HeaderValue::as_bytes))
     }
 }
 
@@ -140,6 +139,8 @@ impl fmt::Debug for ClientResolver {
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::registry::Registry;
+
     use super::*;
     use crate::observe::log::status_log::tests::logged_lines;
 
@@ -148,7 +149,7 @@ mod tests {
             "version: 1\nidentify: {{ {identify} }}\nrules: [{{ id: a, per: [client], fixed_window: {{ limit: 9, window: 1h }} }}]\n"
         );
         let file = RuleFile::parse("rules.yaml", &text).unwrap();
-        ClientResolver::new(exempt.parse().unwrap(), &file, UntrustedForwarded::default())
+        ClientResolver::new(exempt.parse().unwrap(), &file, UntrustedForwarded::new(&mut Registry::default()))
     }
 
     fn untrusted(resolver: &ClientResolver) -> [u64; 3] {
@@ -211,7 +212,8 @@ mod tests {
         let text =
             "version: 1\nrules: [{ id: a, per: ['header:x-key', path], fixed_window: { limit: 9, window: 1h } }]\n";
         let file = RuleFile::parse("rules.yaml", text).unwrap();
-        let resolver = ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::default());
+        let resolver =
+            ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::new(&mut Registry::default()));
         let mut headers = HeaderMap::new();
         headers.insert("x-forwarded-for", "203.0.113.9".parse().unwrap());
         resolver.of_request(ip("192.0.2.1"), &headers);

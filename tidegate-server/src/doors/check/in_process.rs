@@ -21,8 +21,7 @@ use crate::args::serve_args::ServeArgs;
 use crate::calls::browser_guard::BrowserGuard;
 use crate::command::Failure;
 use crate::engine::Engine;
-use crate::lifecycle::connect::StoreProbe;
-use crate::store::AnyStore;
+use crate::store::{AnyStore, StoreProbe};
 
 /// The largest answer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
