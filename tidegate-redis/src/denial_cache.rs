@@ -42,7 +42,7 @@ use crate::reply::Reply;
 use crate::store::RedisStore;
 use crate::timer;
 use denied_state::DeniedState;
-use generations::Generations;
+use generations::ChangeCounts;
 use shard::Shard;
 
 /// How long an entry is used: another instance's refund is seen within this time.
@@ -58,7 +58,7 @@ pub(crate) struct DenialCache {
     shards: Box<[Mutex<Shard>]>,
     /// The number of entries, so that an empty cache costs one read.
     entries: AtomicIsize,
-    generations: Generations,
+    generations: ChangeCounts,
     hasher: RandomState,
     clock: MonotonicClock,
 }
@@ -136,7 +136,7 @@ impl DenialCache {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(MAX_ENTRIES / SHARDS))).collect(),
             entries: AtomicIsize::new(0),
-            generations: Generations::new(),
+            generations: ChangeCounts::new(),
             hasher: RandomState::new(),
             clock: MonotonicClock { started: timer::now(), injected },
         }
