@@ -49,7 +49,7 @@ async fn decide_all(
     timer: &impl Timer,
     output: &mut Output<'_>,
 ) -> Result<Exit, StoreError> {
-    let mut held = HeldSlots { limiter, leases: Vec::new() };
+    let mut held = CommandSlots { limiter, leases: Vec::new() };
     let (mut runs, mut all_allowed, mut last) = (DecisionRuns::default(), true, None);
     for _ in 0..arguments.times {
         if output.is_closed() {
@@ -77,12 +77,12 @@ async fn decide_all(
 
 /// The slots that the decisions took. They are held until the last decision, so that further requests find them taken, and then
 /// released: nothing would hold them after this command.
-struct HeldSlots<'l, S: Store> {
+struct CommandSlots<'l, S: Store> {
     limiter: &'l Limiter<S>,
     leases: Vec<Grant>,
 }
 
-impl<S: Store> HeldSlots<'_, S> {
+impl<S: Store> CommandSlots<'_, S> {
     /// Releases the slots and says so.
     async fn release(mut self, output: &mut Output<'_>) {
         let (number, mut failure) = (self.leases.len(), None);
@@ -106,7 +106,7 @@ impl<S: Store> HeldSlots<'_, S> {
     }
 }
 
-impl<S: Store> Drop for HeldSlots<'_, S> {
+impl<S: Store> Drop for CommandSlots<'_, S> {
     fn drop(&mut self) {
         self.leases.drain(..).for_each(|lease| self.limiter.spawn_end(lease, &Ending::Release));
     }

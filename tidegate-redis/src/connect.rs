@@ -16,7 +16,7 @@ use crate::router::Router;
 use crate::scripts::SCRIPTS;
 use crate::server_info::ServerInfo;
 use crate::store::RedisStore;
-use crate::store_url::StoreUrl;
+use crate::store_url::RedisUrl;
 use crate::timeouts::Timeouts;
 
 /// Connecting
@@ -49,7 +49,7 @@ impl RedisStore {
     /// checked.
     pub fn open(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         options.validate()?;
-        let router = Router::new(StoreUrl::parse(url)?, &options)?;
+        let router = Router::new(RedisUrl::parse(url)?, &options)?;
         let denials = Arc::new(RecentDenials::new(router.is_cluster()));
         let denial_cache = Arc::new(DenialCache::new(options.clock.clone()));
         let heartbeat = Heartbeat::default();

@@ -7,7 +7,7 @@ use crate::address::Address;
 use crate::connector::Endpoint;
 use crate::node::Node;
 use crate::options::RedisOptions;
-use crate::store_url::{StoreUrl, Topology};
+use crate::store_url::{RedisUrl, Topology};
 use crate::timeouts::Timeouts;
 use crate::tls::TrustedCertificates;
 
@@ -23,7 +23,7 @@ pub(crate) struct NodeFactory {
 
 impl NodeFactory {
     /// Reads the CA file, if `url` names one.
-    pub(crate) fn new(url: &StoreUrl, options: &RedisOptions) -> Result<Self, StoreError> {
+    pub(crate) fn new(url: &RedisUrl, options: &RedisOptions) -> Result<Self, StoreError> {
         let info = url.info.clone();
         let trusted = url.ca.as_deref().map_or(Ok(TrustedCertificates::of_system()), read_ca)?;
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {

@@ -15,7 +15,7 @@ use crate::node_factory::NodeFactory;
 use crate::options::RedisOptions;
 use crate::sentinel::Sentinel;
 use crate::slot_map::slot_of;
-use crate::store_url::{StoreUrl, Topology};
+use crate::store_url::{RedisUrl, Topology};
 use crate::timeouts::Timeouts;
 
 /// Routes calls to servers. Clones share connections.
@@ -28,7 +28,7 @@ pub(crate) enum Router {
 
 impl Router {
     /// A router to the servers of `url`. Nothing is connected yet.
-    pub(crate) fn new(url: StoreUrl, options: &RedisOptions) -> Result<Self, StoreError> {
+    pub(crate) fn new(url: RedisUrl, options: &RedisOptions) -> Result<Self, StoreError> {
         let factory = NodeFactory::new(&url, options)?;
         Ok(match url.topology {
             Topology::Single => Self::Single(factory.first_node()),

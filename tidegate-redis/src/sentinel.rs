@@ -14,7 +14,7 @@ use crate::node::Node;
 use crate::node_error::NodeError;
 use crate::node_factory::NodeFactory;
 use crate::timeouts::Timeouts;
-use crate::topology_cache::{Generation, RefreshFuture, TopologyCache};
+use crate::topology_cache::{RefreshFuture, TopologyCache, TopologyVersion};
 
 const NO_SENTINEL: &str = "no sentinel answers at the addresses of the URL";
 
@@ -50,11 +50,11 @@ impl Sentinel {
 
     /// Sends `call` to the primary.
     pub(crate) async fn send<R: NodeRequest>(self: &Arc<Self>, call: &R) -> Result<R::Reply, CallError> {
-        let (primary, generation) = self.primary(call.timeouts()).await?;
+        let (primary, version) = self.primary(call.timeouts()).await?;
         match call.send_to(&primary.node, false).await {
             Ok(reply) => Ok(reply),
             // Boxed, since it is rare, and every decision would be as large.
-            Err(error) => Box::pin(self.retry_on_new_primary(call, generation, error)).await,
+            Err(error) => Box::pin(self.retry_on_new_primary(call, version, error)).await,
         }
     }
 
@@ -68,25 +68,25 @@ impl Sentinel {
         self.primary.current().map(|primary| primary.node)
     }
 
-    /// Passes on the `error` of the primary of `generation`. If the call did not run there, and another server is the primary
+    /// Passes on the `error` of the primary of `version`. If the call did not run there, and another server is the primary
     /// now, sends it to that one.
     async fn retry_on_new_primary<R: NodeRequest>(
         self: &Arc<Self>,
         call: &R,
-        generation: Generation,
+        version: TopologyVersion,
         error: NodeError,
     ) -> Result<R::Reply, CallError> {
         let primary = if is_demoted(&error) {
-            self.primary.get_newer(generation, call.timeouts(), self.refresh()).await
+            self.primary.get_newer(version, call.timeouts(), self.refresh()).await
         } else if error.is_unresponsive() {
-            self.primary.mark_stale(generation);
+            self.primary.mark_stale(version);
             self.primary(call.timeouts()).await
         } else {
             return Err(CallError::from(&error));
         };
         let did_not_run = is_demoted(&error) || error.down_reason().is_some();
         match primary {
-            Ok((primary, newer)) if newer > generation && did_not_run => {
+            Ok((primary, newer)) if newer > version && did_not_run => {
                 let reply = call.send_to(&primary.node, false).await;
                 if reply.as_ref().is_err_and(|error| is_demoted(error) || error.is_unresponsive()) {
                     self.primary.mark_stale(newer);
@@ -97,7 +97,7 @@ impl Sentinel {
         }
     }
 
-    async fn primary(self: &Arc<Self>, timeouts: Timeouts) -> Result<(Primary, Generation), StoreError> {
+    async fn primary(self: &Arc<Self>, timeouts: Timeouts) -> Result<(Primary, TopologyVersion), StoreError> {
         self.primary.get(timeouts, self.refresh()).await
     }
 

@@ -12,10 +12,10 @@ use tidegate::spi::format_address;
 use crate::{Attributes, BodyText, Peer};
 
 /// The attributes that a set of rules reads, and where each comes from. Resolved once, not for every request.
-pub(crate) struct AttributeSources(Vec<(String, Source)>);
+pub(crate) struct AttributeSources(Vec<(String, AttributeSource)>);
 
 /// Where an attribute comes from.
-enum Source {
+enum AttributeSource {
     Method,
     Path,
     Query,
@@ -47,7 +47,7 @@ pub(crate) struct OwnedAttributes {
 impl AttributeSources {
     pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Self {
         let with_source = |name: String| {
-            let source = Source::from_name(&name);
+            let source = AttributeSource::from_name(&name);
             (name, source)
         };
         Self(names.into_iter().map(with_source).collect())
@@ -56,15 +56,15 @@ impl AttributeSources {
     /// Whether the rules read this header, as an attribute or for the host.
     pub(crate) fn reads_header(&self, name: &HeaderName) -> bool {
         self.0.iter().any(|(_, source)| match source {
-            Source::Header(header) => header == name,
-            Source::Host => name == HOST,
+            AttributeSource::Header(header) => header == name,
+            AttributeSource::Host => name == HOST,
             _ => false,
         })
     }
 
     /// Whether the rules read the size of the body.
     pub(crate) fn reads_size(&self) -> bool {
-        self.0.iter().any(|(_, source)| matches!(source, Source::Size))
+        self.0.iter().any(|(_, source)| matches!(source, AttributeSource::Size))
     }
 
     /// Reads the attributes from a request. `layer_attributes` take precedence over the extension [`Attributes`].
@@ -79,22 +79,22 @@ impl AttributeSources {
         let mut values = AttributeValues::default();
         for (name, source) in &self.0 {
             let value = match source {
-                Source::Method => Some(parts.method.as_str().into()),
-                Source::Path => Some(parts.uri.path().into()),
-                Source::Query => parts.uri.query().map(Cow::Borrowed),
-                Source::Host => host(parts, &mut values.repeats),
-                Source::Ip => peer.map(|ip| format_address(ip.to_canonical()).into()),
-                Source::Size => body_size.map(|size| size_text(&parts.headers, size)),
-                Source::Body => parts.extensions.get::<BodyText>().map(|body| body.as_str().into()),
-                Source::Header(header) if attributes::is_list_header(header.as_str()) => {
+                AttributeSource::Method => Some(parts.method.as_str().into()),
+                AttributeSource::Path => Some(parts.uri.path().into()),
+                AttributeSource::Query => parts.uri.query().map(Cow::Borrowed),
+                AttributeSource::Host => host(parts, &mut values.repeats),
+                AttributeSource::Ip => peer.map(|ip| format_address(ip.to_canonical()).into()),
+                AttributeSource::Size => body_size.map(|size| size_text(&parts.headers, size)),
+                AttributeSource::Body => parts.extensions.get::<BodyText>().map(|body| body.as_str().into()),
+                AttributeSource::Header(header) if attributes::is_list_header(header.as_str()) => {
                     header_value(&parts.headers, header)
                 }
-                Source::Header(header) => single_value(&parts.headers, header, name, &mut values.repeats),
-                Source::Application => {
+                AttributeSource::Header(header) => single_value(&parts.headers, header, name, &mut values.repeats),
+                AttributeSource::Application => {
                     let value = layer_attributes.attribute(name).or_else(|| extension?.attribute(name));
                     value.map(Cow::Borrowed)
                 }
-                Source::Unavailable => None,
+                AttributeSource::Unavailable => None,
             };
             values.values.extend(value.map(|value| (name.as_str(), value)));
         }
@@ -102,7 +102,7 @@ impl AttributeSources {
     }
 }
 
-impl Source {
+impl AttributeSource {
     fn from_name(name: &str) -> Self {
         match name {
             attributes::METHOD => Self::Method,

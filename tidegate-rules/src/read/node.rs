@@ -1,4 +1,4 @@
-//! `Node`: a YAML value with its position.
+//! `YamlNode`: a YAML value with its position.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher24;
 /// A YAML value.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Node {
+pub struct YamlNode {
     /// Its type and value.
     pub kind: NodeKind,
     /// Its position: bytes of the [`SourceFile`](crate::yaml::SourceFile). A list or map has that of its first item or key.
@@ -33,12 +33,12 @@ pub enum NodeKind {
     /// Any other scalar, and every quoted one.
     Text(String),
     /// A list, in order.
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// A map, in order; no key occurs twice.
-    Map(Vec<(Node, Node)>),
+    Map(Vec<(YamlNode, YamlNode)>),
 }
 
-impl Node {
+impl YamlNode {
     pub(crate) fn new(kind: NodeKind, span: Range<usize>) -> Self {
         Self { kind, span, removed: Vec::new(), is_placeholder: false }
     }

@@ -8,7 +8,7 @@ use super::flag_values::{seconds, whole_number};
 use super::serve_args::{LIMITS_HEADING, MAX_SECONDS};
 use crate::doors::gateway::GatewayOptions;
 use crate::engine::client_resolver::Networks;
-use crate::lifecycle::descriptors::DescriptorPlan;
+use crate::lifecycle::descriptors::FileDescriptorBounds;
 use crate::listen::ConnectionLimits;
 
 /// The least number of connections that one client may have by default.
@@ -64,7 +64,7 @@ impl BoundArgs {
     }
 
     /// The bounds of requests through the gateway.
-    pub(crate) const fn gateway_options(&self, options: GatewayOptions, plan: &DescriptorPlan) -> GatewayOptions {
+    pub(crate) const fn gateway_options(&self, options: GatewayOptions, plan: &FileDescriptorBounds) -> GatewayOptions {
         options
             .with_upload_timeout(self.upload_timeout)
             .with_upload_pace(self.client_timeout, self.min_rate)

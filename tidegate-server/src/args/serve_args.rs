@@ -22,7 +22,7 @@ use crate::doors::envoy::DEFAULT_MAX_DECISION_TIME;
 use crate::doors::envoy::door::{EnvoyArgs, share};
 use crate::doors::gateway::{Gateway, GatewayOptions, upstream_address};
 use crate::engine::ledger::ledger_args::LedgerArgs;
-use crate::lifecycle::descriptors::{DescriptorPlan, raise_limit};
+use crate::lifecycle::descriptors::{FileDescriptorBounds, raise_limit};
 use crate::listen::{ConnectionLimits, MIN_HEADER_BYTES, TlsFiles};
 use crate::observe::log::logging::LogArgs;
 
@@ -172,11 +172,11 @@ impl ServeArgs {
     }
 
     /// Raises the limit of file descriptors, and shares them between the addresses.
-    pub(crate) fn descriptor_plan(&self) -> DescriptorPlan {
+    pub(crate) fn descriptor_plan(&self) -> FileDescriptorBounds {
         let addresses = [self.http.is_some(), self.grpc.is_some(), self.has_gateway()];
         let addresses = addresses.into_iter().filter(|is_on| *is_on).count();
         let upstream = if self.has_gateway() { self.bounds.max_upstream_connections } else { 0 };
-        DescriptorPlan::new(raise_limit(), addresses, self.max_connections, upstream)
+        FileDescriptorBounds::new(raise_limit(), addresses, self.max_connections, upstream)
     }
 
     /// How many calls may wait.
@@ -238,7 +238,7 @@ impl ServeArgs {
     }
 
     /// The gateway and its address, if the flags ask for one. What is said of one that is off has no effect.
-    pub(crate) fn gateway(&self, plan: &DescriptorPlan) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
+    pub(crate) fn gateway(&self, plan: &FileDescriptorBounds) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
         let address = self.gateway.unwrap_or(Some(DEFAULT_GATEWAY));
         let Some(address) = address else { return Ok(None) };
         self.upstream_tls.check(self.upstream.as_ref())?;

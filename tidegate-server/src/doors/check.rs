@@ -34,10 +34,10 @@ use crate::calls::unknown_calls::{answer_unknown_paths, answer_wrong_methods};
 use crate::calls::{health, openapi};
 use crate::engine::Engine;
 use crate::engine::instrumented_store::InstrumentedStore;
-use crate::tokens::TokenKind;
+use crate::tokens::GrantTokenKind;
 use crate::tokens::leases::LeaseAge;
 use crate::tokens::receipts::RefundOutcome;
-use input::{AcquireCall, BatchCall, CheckCall};
+use input::{AcquireCall, BatchCheckCall, CheckCall};
 pub(crate) use input::{BadRequest, CheckBody, parse};
 pub(crate) use subject_call::{SubjectCall, SubjectDescription};
 
@@ -71,7 +71,7 @@ async fn check(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> R
 
 /// Decides each check by itself, in order, or all of them as one.
 async fn batch(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
-    let batch = BatchCall::from_json(&body)?;
+    let batch = BatchCheckCall::from_json(&body)?;
     require_receipts(&engine, batch.receipt || batch.checks.iter().any(|call| call.receipt))?;
     if batch.atomic {
         return Ok(into_response(check_atomically(&engine, &batch).await?));
@@ -90,7 +90,7 @@ async fn batch(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> R
 
 /// Refuses a call that asks for a receipt where there are none.
 fn require_receipts(engine: &Engine, is_requested: bool) -> Result<(), BadRequest> {
-    if is_requested { engine.tokens().require(TokenKind::Receipt) } else { Ok(()) }
+    if is_requested { engine.tokens().require(GrantTokenKind::Receipt) } else { Ok(()) }
 }
 
 /// Refunds what a check consumed.
@@ -156,7 +156,7 @@ fn require_rule(engine: &Engine, call: &CheckCall, request: &Request<'_>) -> Res
 
 /// Decides all checks as one plan. Fails if more limits apply than a plan can have, a request cannot be judged, or no rule matches a strict
 /// one.
-async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<Value, Rejection>, BadRequest> {
+async fn check_atomically(engine: &Engine, batch: &BatchCheckCall) -> Result<Result<Value, Rejection>, BadRequest> {
     let limiter = engine.limiter();
     let mut plans = Vec::with_capacity(batch.checks.len());
     for (index, call) in batch.checks.iter().enumerate() {

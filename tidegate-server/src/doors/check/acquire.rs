@@ -27,7 +27,7 @@ use crate::command::duration_text::whole_millis;
 use crate::engine::Engine;
 use crate::engine::instrumented_store::InstrumentedStore;
 use crate::serve::stopped;
-use crate::tokens::TokenKind;
+use crate::tokens::GrantTokenKind;
 use crate::tokens::leases::LeaseAge;
 
 /// The path of calls that may wait.
@@ -57,7 +57,7 @@ async fn acquire(
         reservation.release();
     }
     if plan.lease_owner().is_some() {
-        engine.tokens().require(TokenKind::Lease)?;
+        engine.tokens().require(GrantTokenKind::Lease)?;
     }
     let max_wait = max_wait.map_or(engine.max_wait(), |asked| asked.min(engine.max_wait()));
     let Ok(place) = engine.waiting().enter(&plan, limiter.rules()) else { return Ok(too_many_waiting()) };
@@ -110,7 +110,7 @@ fn plan_again<'l>(
     let call = AcquireCall::from_json(body)?;
     let plan = uncounted_plan(engine, limiter, &call.check)?;
     if plan.lease_owner().is_some() {
-        engine.tokens().require(TokenKind::Lease)?;
+        engine.tokens().require(GrantTokenKind::Lease)?;
     }
     Ok(plan)
 }

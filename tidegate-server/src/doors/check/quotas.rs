@@ -17,7 +17,7 @@ use super::{BadRequest, plan, rejected, unavailable, uncounted_plan};
 use crate::calls::json_body::JsonBody;
 use crate::engine::Engine;
 use crate::engine::instrumented_store::InstrumentedStore;
-use crate::tokens::TokenKind;
+use crate::tokens::GrantTokenKind;
 use crate::tokens::reservations::{ReservationOutcome, ReservationProblem};
 
 pub(super) fn router(engine: Arc<Engine>) -> Router {
@@ -32,7 +32,7 @@ pub(super) fn router(engine: Arc<Engine>) -> Router {
 /// Decides one request, and holds its cost until it is committed, released or has run out.
 async fn reserve(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let ReserveCall { check, idempotency_key } = ReserveCall::from_json(&body)?;
-    engine.tokens().require(TokenKind::Reservation)?;
+    engine.tokens().require(GrantTokenKind::Reservation)?;
     let limiter = engine.limiter();
     let plan = plan(&engine, &limiter, &check)?;
     let mut decision = match limiter.reserve_plan(plan, Some(&idempotency_key)).await {

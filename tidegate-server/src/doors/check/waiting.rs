@@ -5,7 +5,7 @@
 //! quarters of them together.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tidegate::RuleSet;
 use tidegate::spi::{Check, Plan};
+use tidegate::sync::Mutex;
 
 use crate::observe::metrics::OutcomeLabel;
 use crate::observe::metrics::histogram::Histogram;
@@ -102,7 +103,7 @@ impl AcquireCalls {
         ids.sort_unstable();
         ids.dedup();
         let is_anonymous = plan.checks().iter().any(Check::is_anonymous);
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         if !counts.has_room(&ids, is_anonymous, self.bounds) {
             drop(counts);
             self.metrics.count(WaitOutcome::Refused);
@@ -116,10 +117,6 @@ impl AcquireCalls {
         drop(counts);
         self.metrics.waiting.inc();
         Ok(WaitingPlace { callers: self.clone(), ids, is_anonymous, outcome: WaitOutcome::Left })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

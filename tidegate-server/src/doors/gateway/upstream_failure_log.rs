@@ -2,9 +2,9 @@
 
 use std::error::Error;
 use std::fmt::Write;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tidegate::sync::Mutex;
 use tidegate::{Clock, SystemClock, Timestamp};
 
 use super::upstream::Upstream;
@@ -38,7 +38,7 @@ impl<C: Clock> UpstreamFailureLog<C> {
     /// Logs why a request got no response.
     pub(super) fn log(&self, error: &(dyn Error + 'static)) {
         let now = self.clock.now();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if last.at.is_some_and(|at| now.since(at) < MIN_INTERVAL) {
             last.suppressed += 1;
             return;

@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
+use tidegate::sync::{Mutex, MutexGuard};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that wait to be written before further ones are dropped.
@@ -76,7 +77,7 @@ impl LogWriter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lines.lock()
     }
 }
 
