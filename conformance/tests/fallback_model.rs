@@ -149,7 +149,7 @@ fn granted(limiter: &Limiter<MemoryStore>, plan: Plan<'_>, step: &Step) -> Optio
     let plan = if step.peek { plan.with_peek() } else { plan };
     let error = step.error();
     let kind = error.kind();
-    let mut decision = limiter.fall_back(&plan, error).ok()?;
+    let mut decision = limiter.plans().fall_back(&plan, error).ok()?;
     assert_eq!(decision.degraded(), Some(kind));
     let granted = decision.granted();
     assert!(decision.take_grant().is_empty());

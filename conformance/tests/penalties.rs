@@ -150,7 +150,7 @@ async fn a_denial_across_slots_is_one_strike() {
         let request = request.with_attribute("tenant", "acme").with_attribute("agent", "curl");
         let mut retries = Vec::new();
         for _ in 0..7 {
-            let decision = limiter.check_plan(&limiter.plan(&request).with_mode(mode)).await.unwrap();
+            let decision = limiter.plans().check(&limiter.plan(&request).with_mode(mode)).await.unwrap();
             retries.push(decision.retry_after());
         }
         let blocked = Some(2 * HOUR);

@@ -123,7 +123,7 @@ async fn wait_for_delay(decision: Option<&Decision>, timer: &impl Timer) {
 /// about the service.
 async fn decide(limiter: &Limiter<impl Store>, request: &Request<'_>, peek: bool) -> Result<Decision, StoreError> {
     let plan = limiter.plan(request).with_on_failure(OnFailure::Closed);
-    limiter.check_plan(&if peek { plan.with_peek() } else { plan }).await
+    limiter.plans().check(&if peek { plan.with_peek() } else { plan }).await
 }
 
 /// What front ends do with the request while the store fails.

@@ -11,7 +11,7 @@ use tidegate::{StoreError, StoreErrorKind};
 use crate::address::Address;
 use crate::call::{CallError, NodeRequest};
 use crate::error::not_applied;
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::node_error::NodeError;
 use crate::node_factory::NodeFactory;
 use crate::slot_map::SlotMap;
@@ -36,7 +36,7 @@ pub(crate) struct Cluster {
     /// cut off from the cluster keeps an old map.
     suspects: Mutex<Vec<Address>>,
     /// Nodes by address. Those without slots are dropped when the map is refreshed.
-    nodes: Mutex<HashMap<Address, Node>>,
+    nodes: Mutex<HashMap<Address, RedisNode>>,
 }
 
 impl Cluster {
@@ -94,7 +94,10 @@ impl Cluster {
     }
 
     /// Every primary that owns slots.
-    pub(crate) async fn primaries(self: &Arc<Self>, timeouts: Timeouts) -> Result<Vec<(Address, Node)>, StoreError> {
+    pub(crate) async fn primaries(
+        self: &Arc<Self>,
+        timeouts: Timeouts,
+    ) -> Result<Vec<(Address, RedisNode)>, StoreError> {
         let (map, _) = self.map(timeouts).await?;
         Ok(map.primaries().into_iter().map(|address| (address.clone(), self.node(address))).collect())
     }
@@ -105,7 +108,7 @@ impl Cluster {
     }
 
     /// Every node that owns slots and that a call was sent to.
-    pub(crate) fn known_nodes(&self) -> Vec<Node> {
+    pub(crate) fn known_nodes(&self) -> Vec<RedisNode> {
         self.nodes.lock().values().cloned().collect()
     }
 
@@ -182,7 +185,7 @@ impl Cluster {
         }
     }
 
-    fn node(&self, address: &Address) -> Node {
+    fn node(&self, address: &Address) -> RedisNode {
         let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(address) {
             return node.clone();

@@ -8,7 +8,7 @@ use tidegate::spi::{Check, Gate, Plan, PlanMode, ReservationTerms, Subject};
 use crate::call::NodeRequest;
 use crate::cardinality::CardinalityTracker;
 use crate::connection::Epilogue;
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::node_error::NodeError;
 use crate::outbox::{LedgerPartitions, ledger_partitions};
 use crate::packed_plan::PackedPlan;
@@ -47,7 +47,7 @@ impl NodeRequest for PlanCall<'_, '_> {
         self.timeouts
     }
 
-    async fn send_to(&self, node: &Node, asking: bool) -> Result<PlanReply, NodeError> {
+    async fn send_to(&self, node: &RedisNode, asking: bool) -> Result<PlanReply, NodeError> {
         node.decide(&self.packed, asking, self.timeouts, || self.epilogue()).await
     }
 }

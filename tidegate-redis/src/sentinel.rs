@@ -10,7 +10,7 @@ use tidegate::{StoreError, StoreErrorKind};
 use crate::address::Address;
 use crate::call::{CallError, NodeRequest};
 use crate::error::{denied, not_applied, store_error, unavailable};
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::node_error::NodeError;
 use crate::node_factory::NodeFactory;
 use crate::timeouts::Timeouts;
@@ -22,7 +22,7 @@ const NO_SENTINEL: &str = "no sentinel answers at the addresses of the URL";
 pub(crate) struct Sentinel {
     /// Makes the nodes of primaries.
     factory: NodeFactory,
-    sentinels: Vec<Node>,
+    sentinels: Vec<RedisNode>,
     /// Index of the sentinel that responded last, which is queried first.
     first: AtomicUsize,
     name: String,
@@ -32,7 +32,7 @@ pub(crate) struct Sentinel {
 #[derive(Clone)]
 struct Primary {
     address: Address,
-    node: Node,
+    node: RedisNode,
 }
 
 impl Sentinel {
@@ -59,12 +59,15 @@ impl Sentinel {
     }
 
     /// The primary, as a list of one.
-    pub(crate) async fn primaries(self: &Arc<Self>, timeouts: Timeouts) -> Result<Vec<(Address, Node)>, StoreError> {
+    pub(crate) async fn primaries(
+        self: &Arc<Self>,
+        timeouts: Timeouts,
+    ) -> Result<Vec<(Address, RedisNode)>, StoreError> {
         self.primary(timeouts).await.map(|(primary, _)| vec![(primary.address, primary.node)])
     }
 
     /// The cached primary, without a query.
-    pub(crate) fn known_primary(&self) -> Option<Node> {
+    pub(crate) fn known_primary(&self) -> Option<RedisNode> {
         self.primary.current().map(|primary| primary.node)
     }
 
@@ -129,7 +132,7 @@ impl Sentinel {
         Err(failure.unwrap_or_else(|| unavailable("the URL names no sentinel")))
     }
 
-    async fn query_sentinel(&self, sentinel: &Node, previous: Option<&Primary>) -> Result<Primary, StoreError> {
+    async fn query_sentinel(&self, sentinel: &RedisNode, previous: Option<&Primary>) -> Result<Primary, StoreError> {
         let mut query = redis::cmd("SENTINEL");
         query.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let reply = sentinel.query::<Option<(String, u16)>>(&query, self.factory.topology_timeouts()).await;
@@ -154,7 +157,7 @@ impl Sentinel {
     }
 
     /// Whether the server itself reports the role of a primary.
-    async fn is_primary(&self, node: &Node) -> Result<bool, NodeError> {
+    async fn is_primary(&self, node: &RedisNode) -> Result<bool, NodeError> {
         let reply = node.query::<Value>(&redis::cmd("ROLE"), self.factory.topology_timeouts()).await?;
         let Value::Array(fields) = reply else { return Ok(false) };
         Ok(matches!(fields.first(), Some(Value::BulkString(role)) if role == b"master"))

@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(last_cookie("x=7", "id"), None);
     }
 
-    /// YamlNode decodes percent-encoding, Python's cookies decode backslashes, and all of them remove quotes.
+    /// Node decodes percent-encoding, Python's cookies decode backslashes, and all of them remove quotes.
     #[test]
     fn all_spellings_of_a_cookie_have_one_value() {
         for header in ["id=abc", "id=\"abc\"", "id=%61bc", "id=\"a\\142c\"", "id=\"a\\bc\"", "id=\"%61\\142c\""] {

@@ -1,7 +1,7 @@
 //! Reading: from the text of a YAML file to [`schema_types`](crate::schema_types), with every problem of the file.
 //!
 //! ```text
-//! SourceFile ──▶ YamlNode (YAML with positions) ──▶ decode (serde, continues after an error) ──▶ schema types
+//! SourceFile ──▶ Node (YAML with positions) ──▶ decode (serde, continues after an error) ──▶ schema types
 //! ```
 
 mod access;
@@ -11,6 +11,6 @@ mod spanned;
 mod yaml;
 
 pub(crate) use deserializer::decode;
-pub use node::{NodeKind, YamlNode};
+pub use node::{Node, NodeKind};
 pub(crate) use spanned::{OneOrMany, Required, Spanned};
 pub(crate) use yaml::parse;

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher24;
 
-use crate::read::YamlNode;
+use crate::read::Node;
 use crate::rule_file::RuleFile;
 
 /// How a rule file differs from an earlier one. Comments, positions and the order of fields do not count.
@@ -91,7 +91,7 @@ impl RuleFile {
 
 impl ContentHashes {
     /// The hashes of a file: its rules, and `root` without them.
-    pub(crate) fn new(rules: &[YamlNode], root: &YamlNode) -> Self {
+    pub(crate) fn new(rules: &[Node], root: &Node) -> Self {
         let rules = rules.iter().filter_map(|rule| Some((rule.value("id")?.text()?.to_owned(), rule.content_hash())));
         let sections =
             root.entries().iter().filter_map(|(key, value)| Some((key.text()?.to_owned(), value.content_hash())));

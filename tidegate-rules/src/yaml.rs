@@ -17,7 +17,7 @@
 //! # Ok::<(), Report>(())
 //! ```
 
-pub use crate::read::{NodeKind, YamlNode};
+pub use crate::read::{Node, NodeKind};
 pub use crate::source_file::{MAX_FILE_BYTES, SourceFile};
 
 use crate::problem::Report;
@@ -25,7 +25,7 @@ use crate::read;
 use crate::source_file::check_size;
 
 /// Parses a document. Fails on invalid YAML, deep nesting, alias bombs and very long documents.
-pub fn parse(source: &SourceFile) -> Result<YamlNode, Report> {
+pub fn parse(source: &SourceFile) -> Result<Node, Report> {
     check_size(source.text().len() as u64).map_err(|reason| Report::unreadable(source.name(), &reason))?;
     read::parse(source).map_err(|problem| Report::new(source, vec![problem]))
 }

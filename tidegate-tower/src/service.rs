@@ -273,9 +273,9 @@ async fn check<S: Store + 'static, B>(
     let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
     let is_metered = active.has_usage && active.limiter.rules().settles_by_usage(&plan);
     let result = if is_metered {
-        active.limiter.reserve_usage_plan(plan.clone()).await
+        active.limiter.plans().check(&active.limiter.plans().reserving_usage(plan.clone())).await
     } else {
-        active.limiter.check_plan(&plan).await
+        active.limiter.plans().check(&plan).await
     };
     if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
         slot.fill(&result);

@@ -15,6 +15,7 @@ mod grant_guard;
 mod held_leases;
 mod leases;
 mod ledger_stage;
+mod plan_limiter;
 mod reservations;
 mod slot_releases;
 mod unstored;
@@ -32,6 +33,7 @@ use drop_guard::DropGuard;
 use fallback::Fallback;
 pub use grant_guard::GrantGuard;
 pub use held_leases::{HeldLease, HeldLeases};
+pub use plan_limiter::PlanLimiter;
 pub use reservations::{DEFAULT_RESERVATION_TTL, OutstandingReservations};
 use slot_releases::SlotReleases;
 use unstored::UnstoredChecks;
@@ -136,11 +138,28 @@ impl<S: Store> Limiter<S> {
     /// If the store fails, the rules [decide](crate::OnFailure) what happens, and the decision is
     /// [degraded](Decision::degraded). An error means that a rule is closed then: refuse the request as a failure of the
     /// service.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Request, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, request: &Request<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let decision = limiter.check(request).await?;
+    /// println!("allowed: {}, try again after {:?}", decision.is_allowed(), decision.retry_after());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn check(&self, request: &Request<'_>) -> Result<Decision, StoreError> {
         self.check_plan(&self.plan(request)).await
     }
 
     /// Decides `request` like [`check`](Self::check) but consumes nothing.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Request, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, request: &Request<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{:?} are left", limiter.peek(request).await?.remaining());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn peek(&self, request: &Request<'_>) -> Result<Decision, StoreError> {
         self.check_plan(&self.plan(request).with_peek()).await
     }
@@ -148,6 +167,15 @@ impl<S: Store> Limiter<S> {
     /// Takes as many units as there are, up to `max_units`, in one step. Each unit costs what the request costs.
     ///
     /// [`Decision::granted`] is the number of units. `max_units = 0` grants nothing.
+    ///
+    /// ```
+    /// # use tidegate::{Grant, Limiter, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, mut grant: Grant) -> Result<(), Box<dyn std::error::Error>> {
+    /// let granted = limiter.take_up_to(request, 100).await?.granted();
+    /// println!("sends {granted} of 100 messages");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn take_up_to(&self, request: &Request<'_>, max_units: u64) -> Result<Decision, StoreError> {
         if max_units == 0 {
             return self.peek(request).await.map(Decision::without_units);
@@ -155,8 +183,7 @@ impl<S: Store> Limiter<S> {
         self.check_plan(&self.plan(request).with_max_units(max_units)).await
     }
 
-    /// Decides a plan, or peeks if it is a [peek](Plan::with_peek). Failures are handled as in [`check`](Self::check).
-    pub async fn check_plan(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+    pub(crate) async fn check_plan(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
         if plan.checks().is_empty() {
             return Ok(self.pass(plan));
         }
@@ -199,9 +226,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Decides a plan without the store, as its rules require after the store failed with `error`, unless a denial is
-    /// [known](Store::known_denial). Returns the error if a rule is closed then. For callers that give up on the store themselves, such as after a timeout of their own.
-    pub fn fall_back(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
+    /// Decides a plan without the store, as its rules require after the store failed with `error`.
+    pub(crate) fn fall_back(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
         if plan.problem().is_some() {
             return Ok(self.pass(plan));
         }
@@ -243,42 +269,54 @@ impl<S: Store> Limiter<S> {
         let decision = decided?;
         Ok(self.observe(plan, if granted == 0 { decision } else { unstored.merge(&decision) }))
     }
-
-    /// Checks that the store responds. A failure is observed.
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        self.observe_error(self.store.ping().await)
-    }
 }
 
-/// Resetting
-impl<S: Store> Limiter<S> {
-    /// Resets the limits of the subjects of `request`, under every rule that matches it.
-    pub async fn forget(&self, request: &Request<'_>) -> Result<(), StoreError> {
-        self.forget_plan(&self.plan(request)).await
-    }
-
-    /// Resets the limits of the subjects of `plan`. This instance admits them at once, others within a second: until then they may
-    /// repeat a denial that they [know](Store::known_denial).
-    pub async fn forget_plan(&self, plan: &Plan<'_>) -> Result<(), StoreError> {
-        let keys: Vec<_> = plan.checks().iter().map(|check| *check.key()).collect();
-        self.observe_error(self.store.forget(&keys).await)
-    }
-}
-
-/// Without a runtime
+/// Deciding without a runtime
 impl<S: Borrow<MemoryStore>> Limiter<S> {
     /// [`check`](Self::check) on a memory store, which decides at once and cannot fail.
     pub fn check_now(&self, request: &Request<'_>) -> Decision {
         self.check_plan_now(&self.plan(request))
     }
 
-    /// [`check_plan`](Self::check_plan) on a memory store.
     #[inline(always)]
-    pub fn check_plan_now(&self, plan: &Plan<'_>) -> Decision {
+    pub(crate) fn check_plan_now(&self, plan: &Plan<'_>) -> Decision {
         if plan.checks().is_empty() {
             return self.pass(plan);
         }
         self.finish(plan, &self.store.borrow().decide_now(plan))
+    }
+}
+
+/// Looking and resetting
+impl<S: Store> Limiter<S> {
+    /// Checks that the store responds. A failure is observed.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Request, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, request: &Request<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// limiter.ping().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.observe_error(self.store.ping().await)
+    }
+
+    /// Resets the limits of the subjects of `request`, under every rule that matches it. This instance admits them at once, others within a
+    /// second: until then they may repeat a denial that they [know](Store::known_denial).
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Request, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, request: &Request<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// limiter.forget(request).await?;
+    /// println!("has its whole limit again");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn forget(&self, request: &Request<'_>) -> Result<(), StoreError> {
+        let plan = self.plan(request);
+        let keys: Vec<_> = plan.checks().iter().map(|check| *check.key()).collect();
+        self.observe_error(self.store.forget(&keys).await)
     }
 }
 
@@ -299,6 +337,11 @@ impl<S> Limiter<S> {
     #[inline(always)]
     pub fn plan(&self, request: &Request<'_>) -> Plan<'_> {
         self.rules.resolve(request)
+    }
+
+    /// Decides plans in place of requests, for front ends.
+    pub const fn plans(&self) -> PlanLimiter<'_, S> {
+        PlanLimiter::new(self)
     }
 
     /// The decision on a plan without checks: everything passes, except for a request that cannot be judged.

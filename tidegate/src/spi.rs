@@ -8,6 +8,7 @@
 //! | where a store keeps it | [`Key`], [`KeyStem`], [`Subject`], [`SubjectHasher`], [`KEY_VERSION`], [`PARTITIONS`] |
 //! | too many subjects | [`Newcomer`], [`Network`], [`MAX_OVERFLOW_BUCKETS`] |
 //! | finding the rules of a request | [`Matcher`], [`Match`], [`RequestMemo`], [`BodyUse`], [`BodyNeed`] |
+//! | decisions on plans, in place of requests | [`PlanLimiter`] |
 //! | metrics, logs and traces | [`Observer`], [`Outcome`], [`Origin`] |
 //! | the ledger | [`Outbox`], [`OutboxEntry`], [`EntryId`], [`EntryKind`], [`AccountKey`], [`GateState`], [`GateHold`], [`LedgerStage`], [`Journal`] |
 //! | a [`Timer`](crate::Timer) | [`Sleep`] |
@@ -24,6 +25,7 @@ pub use crate::ledger::{
     MAX_GENERATION, Outbox, OutboxBatch, OutboxEntry, OutboxPosition, QuotaChange, UnconfirmedEntry,
 };
 pub use crate::limit::{MAX_AMOUNT, MAX_CONCURRENCY, MAX_LOG_LIMIT, MAX_SLICES, MAX_WINDOW};
+pub use crate::limiter::PlanLimiter;
 pub use crate::matcher::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
 pub use crate::memory::DEFAULT_MAX_KEYS;
 pub use crate::network::Network;

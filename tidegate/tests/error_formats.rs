@@ -227,7 +227,7 @@ fn a_503_has_the_format_of_the_rules_that_apply() {
     let limiter = limiter([Rule::new("api", bucket(9)).with_on_failure(OnFailure::Closed), tokens()]);
     let rejection = |action: &str, kind, accept| {
         let plan = limiter.plan(&Request::new(action));
-        let error = limiter.fall_back(&plan, StoreError::new(kind, "it is down")).unwrap_err();
+        let error = limiter.plans().fall_back(&plan, StoreError::new(kind, "it is down")).unwrap_err();
         HeaderPolicy::new().reject_unavailable(&error, plan.error_format(), accept)
     };
     let failed = rejection("ask", StoreErrorKind::Unavailable, None);
@@ -257,7 +257,7 @@ fn a_denial_without_the_store_has_the_format_of_its_rule() {
         let limiter = limiter([rule]);
         let decide = || {
             let plan = limiter.plan(&Request::new(""));
-            limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "it is down")).unwrap()
+            limiter.plans().fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "it is down")).unwrap()
         };
         assert!(decide().is_allowed());
         let rejection = reject(&decide());

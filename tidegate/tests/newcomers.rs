@@ -145,7 +145,7 @@ fn slots_of_newcomers_are_held_renewed_and_released_in_overflow_buckets() {
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store);
     let of = |ip: &'static str| Request::new("").with_attribute("ip", ip);
     let slots = |ip: &'static str| {
-        let peek = limiter.check_plan_now(&limiter.plan(&of(ip)).with_peek());
+        let peek = limiter.plans().check_now(&limiter.plan(&of(ip)).with_peek());
         let remaining: Vec<u64> = peek.checks().iter().map(|check| check.outcome().remaining).collect();
         remaining
     };

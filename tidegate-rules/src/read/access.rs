@@ -1,11 +1,11 @@
-//! Serde's access traits for a [`YamlNode`]: by item, by entry, by variant, and as a value with its position.
+//! Serde's access traits for a [`Node`]: by item, by entry, by variant, and as a value with its position.
 
 use serde::de::value::{SeqDeserializer, StringDeserializer, UsizeDeserializer};
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
 
-use super::YamlNode;
+use super::Node;
 use super::deserializer::{DecodeError, NodeDeserializer};
 
 /// Start, end, removed fields and value of a [`Spanned`](super::Spanned), as a sequence.
@@ -43,7 +43,7 @@ impl<'de> SeqAccess<'de> for SingleItemAccess<'_> {
 
 pub(super) struct ListAccess<'r, 'n> {
     pub(super) reader: &'r NodeDeserializer<'n>,
-    pub(super) list: &'n [YamlNode],
+    pub(super) list: &'n [Node],
     pub(super) next: usize,
 }
 
@@ -60,7 +60,7 @@ impl<'de> SeqAccess<'de> for ListAccess<'_, '_> {
 
 pub(super) struct MapEntryAccess<'r, 'n> {
     pub(super) reader: &'r NodeDeserializer<'n>,
-    pub(super) map: &'n [(YamlNode, YamlNode)],
+    pub(super) map: &'n [(Node, Node)],
     pub(super) next: usize,
 }
 

@@ -1,4 +1,4 @@
-//! From [`YamlNode`] to the schema types with serde, so that the schema and the reader use the same types.
+//! From [`Node`] to the schema types with serde, so that the schema and the reader use the same types.
 //!
 //! Serde stops at the first error. To report all errors at once, the invalid part is reported and removed, and the rest is
 //! decoded again. A field that is missing because it was removed is not reported again. A placeholder takes the place of a missing field:
@@ -10,7 +10,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use super::access::{ListAccess, MapEntryAccess, SingleItemAccess, SpannedAccess, VariantNameAccess};
 use super::spanned::{ONE_OR_MANY, REQUIRED, SPANNED, has_lost};
-use super::{NodeKind, YamlNode};
+use super::{Node, NodeKind};
 use crate::problem::{MAX_PROBLEMS, Problem};
 use crate::source_file::Span;
 use crate::suggest::suggest;
@@ -41,7 +41,7 @@ const NOTATIONS: [(&str, &str); 8] = [
 ];
 
 /// Decodes a document or a part of it, and appends its problems. `None` if nothing can be decoded; otherwise invalid parts were removed.
-pub(crate) fn decode<T: for<'de> Deserialize<'de>>(mut root: YamlNode, problems: &mut Vec<Problem>) -> Option<T> {
+pub(crate) fn decode<T: for<'de> Deserialize<'de>>(mut root: Node, problems: &mut Vec<Problem>) -> Option<T> {
     while problems.len() < MAX_PROBLEMS {
         let error = match T::deserialize(NodeDeserializer::at_root(&root)) {
             Ok(value) => return Some(value),
@@ -96,18 +96,18 @@ struct DecodePosition {
 
 /// A node, and the path to it from the root.
 pub(super) struct NodeDeserializer<'n> {
-    pub(super) node: &'n YamlNode,
+    pub(super) node: &'n Node,
     path: Vec<usize>,
     /// The index of the map entry that is being read, for errors without a position.
     pub(super) current: Cell<Option<usize>>,
 }
 
 impl<'n> NodeDeserializer<'n> {
-    const fn at_root(node: &'n YamlNode) -> Self {
+    const fn at_root(node: &'n Node) -> Self {
         Self { node, path: Vec::new(), current: Cell::new(None) }
     }
 
-    pub(super) fn inner(&self, index: usize, node: &'n YamlNode) -> Self {
+    pub(super) fn inner(&self, index: usize, node: &'n Node) -> Self {
         let mut path = self.path.clone();
         path.push(index);
         Self { node, path, current: Cell::new(None) }
@@ -125,7 +125,7 @@ impl<'n> NodeDeserializer<'n> {
     }
 
     fn position(&self) -> DecodePosition {
-        let YamlNode { span, removed, is_placeholder, .. } = self.node;
+        let Node { span, removed, is_placeholder, .. } = self.node;
         DecodePosition {
             span: span.clone(),
             path: self.path.clone(),
@@ -158,7 +158,7 @@ impl<'n> NodeDeserializer<'n> {
         }
     }
 
-    fn entries(&self) -> Result<&'n [(YamlNode, YamlNode)], DecodeError> {
+    fn entries(&self) -> Result<&'n [(Node, Node)], DecodeError> {
         match &self.node.kind {
             NodeKind::Map(entries) => Ok(entries),
             // `identify:` without a value is an empty map.

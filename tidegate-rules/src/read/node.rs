@@ -1,4 +1,4 @@
-//! `YamlNode`: a YAML value with its position.
+//! `Node`: a YAML value with its position.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher24;
 /// A YAML value.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct YamlNode {
+pub struct Node {
     /// Its type and value.
     pub kind: NodeKind,
     /// Its position: bytes of the [`SourceFile`](crate::yaml::SourceFile). A list or map has that of its first item or key.
@@ -33,12 +33,12 @@ pub enum NodeKind {
     /// Any other scalar, and every quoted one.
     Text(String),
     /// A list, in order.
-    List(Vec<YamlNode>),
+    List(Vec<Node>),
     /// A map, in order; no key occurs twice.
-    Map(Vec<(YamlNode, YamlNode)>),
+    Map(Vec<(Node, Node)>),
 }
 
-impl YamlNode {
+impl Node {
     pub(crate) fn new(kind: NodeKind, span: Range<usize>) -> Self {
         Self { kind, span, removed: Vec::new(), is_placeholder: false }
     }

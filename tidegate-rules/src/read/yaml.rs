@@ -1,4 +1,4 @@
-//! From text to [`YamlNode`]: YAML with bounded work. Deep nesting, alias bombs and very long documents are errors.
+//! From text to [`Node`]: YAML with bounded work. Deep nesting, alias bombs and very long documents are errors.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{Location, Options, Spanned as SaphyrSpanned};
 
-use super::{NodeKind, YamlNode};
+use super::{Node, NodeKind};
 use crate::problem::Problem;
 use crate::source_file::{MAX_FILE_BYTES, SourceFile, Span, boundary};
 
@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 64;
 const MAX_YAML_VALUES: usize = 1_500_000;
 
 /// Parses a document.
-pub(crate) fn parse(source: &SourceFile) -> Result<YamlNode, Problem> {
+pub(crate) fn parse(source: &SourceFile) -> Result<Node, Problem> {
     let options = options();
     match serde_saphyr::from_str_with_options::<SaphyrSpanned<RawYaml>>(source.text(), options) {
         Ok(root) => Ok(node(root, source.text())),
@@ -89,7 +89,7 @@ enum RawYaml {
     Map(Vec<(SaphyrSpanned<RawYaml>, SaphyrSpanned<RawYaml>)>),
 }
 
-fn node(raw: SaphyrSpanned<RawYaml>, text: &str) -> YamlNode {
+fn node(raw: SaphyrSpanned<RawYaml>, text: &str) -> Node {
     // Problems are shown where a value is used; its text is where it is defined, which may be behind an alias.
     let mut span = span(&raw.referenced, text);
     let written = || text[self::span(&raw.defined, text)].to_owned();
@@ -116,7 +116,7 @@ fn node(raw: SaphyrSpanned<RawYaml>, text: &str) -> YamlNode {
     {
         span = first.span.clone();
     }
-    YamlNode::new(kind, span)
+    Node::new(kind, span)
 }
 
 fn span(location: &Location, text: &str) -> Span {

@@ -82,7 +82,9 @@ impl SuiteRunner<'_> {
             let mut decision = match (step.store_fails, step.peek) {
                 (true, _) => without_store(limiter, &request),
                 (_, true) => Ok(peek(limiter, &request)),
-                _ if reserves => Ok(limiter.reserve_usage_now(&request)),
+                _ if reserves => {
+                    Ok(limiter.plans().check_now(&limiter.plans().reserving_usage(limiter.plan(&request))))
+                }
                 _ => Ok(limiter.check_now(&request)),
             };
             // Decisions while the store fails do not cover the limits.
@@ -205,7 +207,7 @@ fn settles_nothing(
 }
 
 fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {
-    limiter.check_plan_now(&limiter.plan(request).with_peek())
+    limiter.plans().check_now(&limiter.plan(request).with_peek())
 }
 
 /// The decision on a request while the store fails; an error if a rule is closed then.
@@ -214,5 +216,5 @@ fn without_store(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Resul
     if plan.checks().is_empty() {
         return Ok(limiter.check_now(request));
     }
-    limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "simulated by the test"))
+    limiter.plans().fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "simulated by the test"))
 }

@@ -38,12 +38,12 @@ impl GuessLimiter {
         let request = Request::new("guess").with_attribute("network", &network);
         let limiter = self.limiter.lock();
         let plan = limiter.plan(&request);
-        if let Some(retry_after) = limiter.check_plan_now(&plan.clone().with_peek()).retry_after() {
+        if let Some(retry_after) = limiter.plans().check_now(&plan.clone().with_peek()).retry_after() {
             return Err(retry_after);
         }
         let result = guess();
         if result.is_none()
-            && limiter.check_plan_now(&plan).remaining() == Some(0)
+            && limiter.plans().check_now(&plan).remaining() == Some(0)
             && limiter.check_now(&Request::new("warn")).is_allowed()
         {
             tracing::warn!(target: "tidegate::audit", "an address has sent {MAX_GUESSES} wrong admin tokens and is blocked");

@@ -117,7 +117,7 @@ async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Result<Value, Re
     let limiter = engine.limiter();
     let plan = plan(engine, &limiter, call)?;
     let plan = if call.peek { plan.with_peek() } else { plan };
-    Ok(decision_json(engine, &limiter, AnswerParts::receipt(call.receipt), limiter.check_plan(&plan).await))
+    Ok(decision_json(engine, &limiter, AnswerParts::receipt(call.receipt), limiter.plans().check(&plan).await))
 }
 
 /// The plan of a call. Fails if its request cannot be judged, or if it is strict and no rule matches.
@@ -171,7 +171,7 @@ async fn check_atomically(engine: &Engine, batch: &BatchCheckCall) -> Result<Res
             "checks: together they meet {limits} limits; at most {MAX_CHECKS} if atomic"
         )));
     }
-    Ok(decision_json(engine, &limiter, AnswerParts::receipt(batch.receipt), limiter.check_plan(&plan).await))
+    Ok(decision_json(engine, &limiter, AnswerParts::receipt(batch.receipt), limiter.plans().check(&plan).await))
 }
 
 fn origin(request: &Request<'_>) -> Origin {

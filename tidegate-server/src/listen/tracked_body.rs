@@ -111,7 +111,7 @@ impl<B: Body<Data = Bytes> + Send + Unpin + 'static> TrackedBody<B> {
         let shared = Arc::new(Mutex::new(state));
         let id = monitor.next_id.fetch_add(1, Ordering::Relaxed);
         let weak: Weak<Mutex<ResponseState<B>>> = Arc::downgrade(&shared);
-        monitor.lock().insert(id, weak);
+        monitor.responses.lock().insert(id, weak);
         Self::Watched(WatchedBody { shared, tail: None, id, monitor: Arc::clone(monitor) })
     }
 }
@@ -150,7 +150,7 @@ fn lock<B>(state: &Mutex<ResponseState<B>>) -> MutexGuard<'_, ResponseState<B>> 
 
 impl<B> Drop for WatchedBody<B> {
     fn drop(&mut self) {
-        self.monitor.lock().remove(&self.id);
+        self.monitor.responses.lock().remove(&self.id);
         lock(&self.shared).hand_over();
     }
 }

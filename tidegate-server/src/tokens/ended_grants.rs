@@ -23,7 +23,7 @@ pub(super) async fn end<S: Store>(
     retention: Duration,
 ) -> Result<bool, StoreError> {
     let gate = gate(retention)?;
-    Ok(limiter.check_plan(&plan(&gate, kind, identity)?).await?.is_allowed())
+    Ok(limiter.plans().check(&plan(&gate, kind, identity)?).await?.is_allowed())
 }
 
 /// Whether a grant has ended for tokens of this kind.
@@ -34,7 +34,7 @@ pub(super) async fn has_ended<S: Store>(
     retention: Duration,
 ) -> Result<bool, StoreError> {
     let gate = gate(retention)?;
-    Ok(!limiter.check_plan(&plan(&gate, kind, identity)?.with_peek()).await?.is_allowed())
+    Ok(!limiter.plans().check(&plan(&gate, kind, identity)?.with_peek()).await?.is_allowed())
 }
 
 fn gate(retention: Duration) -> Result<Gate, StoreError> {

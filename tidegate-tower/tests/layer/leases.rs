@@ -41,7 +41,7 @@ fn layer_with(rules: impl IntoIterator<Item = Rule>) -> (LimitLayer<Store>, Manu
 fn free(handle: &Handle<Store>) -> u64 {
     let limiter = handle.limiter();
     let plan = limiter.plan(&tidegate::Request::new("")).with_peek();
-    limiter.check_plan_now(&plan).checks()[0].outcome().remaining
+    limiter.plans().check_now(&plan).checks()[0].outcome().remaining
 }
 
 type FrameSender = mpsc::UnboundedSender<Result<&'static str, std::io::Error>>;

@@ -85,7 +85,7 @@ async fn tokens_are_committed_in_every_layer() {
         let remaining = || {
             [&inner, &outer].map(|limiter| {
                 let plan = limiter.plan(&tidegate::Request::new("")).with_peek();
-                limiter.check_plan_now(&plan).remaining().unwrap()
+                limiter.plans().check_now(&plan).remaining().unwrap()
             })
         };
         let page = get(async move |mut request: Request| {

@@ -21,7 +21,7 @@ fn rules() -> [Rule; 3] {
 /// What is left under each rule.
 fn remaining(limiter: &Limiter<Arc<MemoryStore>>) -> Vec<u64> {
     let plan = limiter.plan(&tidegate::Request::new("")).with_peek();
-    limiter.check_plan_now(&plan).checks().iter().map(|check| check.outcome().remaining).collect()
+    limiter.plans().check_now(&plan).checks().iter().map(|check| check.outcome().remaining).collect()
 }
 
 /// A service that hands its report to `serve`.

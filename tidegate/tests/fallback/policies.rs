@@ -166,7 +166,7 @@ fn an_open_member_passes_its_own_group_and_no_other() {
             let gate = |rule, role| Gate::new(rule, "", bucket(2), role, KeyStem::for_rule(rule, &bucket(2), ""));
             let gates = [gate("local", roles[0]), gate("open", roles[1]).with_on_failure(policy)];
             let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
-            let allowed = (0..20).filter(|_| poll_once(limiter.check_plan(&plan)).unwrap().is_allowed());
+            let allowed = (0..20).filter(|_| poll_once(limiter.plans().check(&plan)).unwrap().is_allowed());
             assert_eq!(allowed.count(), expected, "{roles:?} {policy:?}");
         }
     }
@@ -315,8 +315,8 @@ fn merged_requests_consume_one_unit_each_of_a_static_limit() {
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
     let (ann, bob) = (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
     let three = || limiter.plan(&ann).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
-    assert!(poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
-    assert!(!poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
+    assert!(poll_once(limiter.plans().check(&three())).unwrap().is_allowed());
+    assert!(!poll_once(limiter.plans().check(&three())).unwrap().is_allowed());
     assert_eq!(passed(&limiter, &ann, 5), Some(2));
 }
 

@@ -66,7 +66,7 @@ impl Buckets {
         plan: &Plan<'_>,
         matching: &BTreeSet<&str>,
     ) -> Result<(), StoreError> {
-        let (decision, reserved) = (peek(limiter, plan).await?, limiter.outstanding_plan(plan).await?);
+        let (decision, reserved) = (peek(limiter, plan).await?, limiter.plans().outstanding(plan).await?);
         let mut answer = serde_json::to_value(CheckResponse::new(&decision)).unwrap_or_default();
         let Some(Value::Array(checks)) = answer.get_mut("checks").map(Value::take) else { return Ok(()) };
         for (json, (result, check)) in checks.into_iter().zip(decision.checks().iter().zip(plan.checks())) {
@@ -142,5 +142,5 @@ impl BucketKind {
 /// The state of a plan in the store. Without the store there is no answer: a decision of this instance alone would say nothing about
 /// the subject.
 pub(super) async fn peek(limiter: &Limiter<InstrumentedStore>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
-    limiter.check_plan(&plan.clone().with_peek().with_observed(false).with_on_failure(OnFailure::Closed)).await
+    limiter.plans().check(&plan.clone().with_peek().with_observed(false).with_on_failure(OnFailure::Closed)).await
 }

@@ -62,7 +62,7 @@ async fn acquire(
     let max_wait = max_wait.map_or(engine.max_wait(), |asked| asked.min(engine.max_wait()));
     let Ok(place) = engine.waiting().enter(&plan, limiter.rules()) else { return Ok(too_many_waiting()) };
     let (timer, begun) = (engine.timer(), engine.timer().now());
-    let mut caller = Caller { timer, arrival: limiter.arrive(), begun, max_wait, changes, stopping };
+    let mut caller = Caller { timer, arrival: limiter.plans().arrive(), begun, max_wait, changes, stopping };
     let mut end = caller.wait(&limiter, plan).await;
     while let (WaitEnd::RulesChanged, Some(body)) = (&end, &small_body) {
         limiter = engine.limiter();
@@ -144,7 +144,7 @@ impl Caller<'_> {
         };
         tokio::select! {
             biased;
-            result = limiter.acquire_plan_until(plan, self.arrival, left, self.timer, changed) => {
+            result = limiter.plans().acquire(plan, self.arrival, left, self.timer, changed) => {
                 result.transpose().map_or(WaitEnd::RulesChanged, WaitEnd::Decided)
             }
             () = stopped(self.stopping.clone()) => WaitEnd::Stopped,

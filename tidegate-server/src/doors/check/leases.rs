@@ -29,7 +29,7 @@ pub(super) async fn take(State(engine): State<Arc<Engine>>, JsonBody(body): Json
     let plan = plan(&engine, &limiter, &call)?;
     let parts =
         AnswerParts { receipt: call.receipt, lease: Some(LeaseAge { now: engine.timer().now(), waited: false }) };
-    Ok(into_response(decision_json(&engine, &limiter, parts, limiter.check_plan(&plan).await)))
+    Ok(into_response(decision_json(&engine, &limiter, parts, limiter.plans().check(&plan).await)))
 }
 
 /// Holds the slots for another lease, from now on.

@@ -35,7 +35,7 @@ async fn reserve(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) ->
     engine.tokens().require(GrantTokenKind::Reservation)?;
     let limiter = engine.limiter();
     let plan = plan(&engine, &limiter, &check)?;
-    let mut decision = match limiter.reserve_plan(plan, Some(&idempotency_key)).await {
+    let mut decision = match limiter.plans().reserve(plan, Some(&idempotency_key)).await {
         Ok(decision) => decision,
         Err(error) => return Ok(refused(&engine, &limiter, &error.into())),
     };
@@ -89,7 +89,7 @@ async fn outstanding(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody
     let call = CheckCall::for_listing(&body)?;
     let limiter = engine.limiter();
     let plan = uncounted_plan(&engine, &limiter, &call)?;
-    Ok(match limiter.outstanding_plan(&plan).await {
+    Ok(match limiter.plans().outstanding(&plan).await {
         Ok(list) => {
             Json(json!({ "outstanding": list.iter().map(outstanding_json).collect::<Vec<_>>() })).into_response()
         }

@@ -139,7 +139,7 @@ impl WaitingPlace {
 
 impl Drop for WaitingPlace {
     fn drop(&mut self) {
-        let mut counts = self.callers.lock();
+        let mut counts = self.callers.counts.lock();
         counts.total -= 1;
         counts.anonymous -= usize::from(self.is_anonymous);
         for id in &self.ids {
@@ -269,7 +269,7 @@ mod tests {
             let place = enter(&callers, &limiter, &request("ann", "x")).unwrap();
             place.end(WaitOutcome::Granted, Duration::ZERO);
         }
-        let counts = callers.lock();
+        let counts = callers.counts.lock();
         assert!(counts.total == 0 && counts.anonymous == 0 && counts.by_id.is_empty(), "{counts:?}");
     }
 }

@@ -150,7 +150,7 @@ impl RequestPlan<'_> {
         let mut outcome = PlanOutcome { allowed: passes, consumed: None, peeked, refunded, before };
         let is_done = !consumes && (outcome.peeked.is_some() || outcome.refunded.is_some());
         if !is_done && (passes || strict) {
-            let decision = limiter.check_plan(plan).await.map_err(|error| self.refused(error))?;
+            let decision = limiter.plans().check(plan).await.map_err(|error| self.refused(error))?;
             match decision.degraded() {
                 None => {}
                 Some(_) if passes => return Err(DecideError::Degraded(Box::new(decision))),
@@ -203,13 +203,13 @@ impl RequestPlan<'_> {
             return self.refused(error);
         }
         if let Some(peek) = &self.peek {
-            match limiter.fall_back(&Plan::clone(peek).with_peek(), error.clone()) {
+            match limiter.plans().fall_back(&Plan::clone(peek).with_peek(), error.clone()) {
                 Ok(decision) if decision.is_allowed() => {}
                 Ok(decision) => return DecideError::Degraded(Box::new(decision)),
                 Err(error) => return self.refused(error),
             }
         }
-        match limiter.fall_back(&self.consume, error) {
+        match limiter.plans().fall_back(&self.consume, error) {
             Ok(decision) => DecideError::Degraded(Box::new(decision)),
             Err(error) => self.refused(error),
         }
@@ -223,7 +223,7 @@ impl RequestPlan<'_> {
         indexes.dedup();
         let charges: Vec<Adjustment<'_>> =
             indexes.into_iter().map(|index| Adjustment::charge(&self.consume.checks()[index])).collect();
-        limiter.adjust(&charges).await
+        limiter.plans().adjust(&charges).await
     }
 }
 
@@ -248,7 +248,7 @@ fn timeout_error() -> StoreError {
 }
 
 async fn peek<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Box<Decision>, StoreError> {
-    limiter.check_plan(&plan.clone().with_peek().with_on_failure(OnFailure::Closed)).await.map(Box::new)
+    limiter.plans().check(&plan.clone().with_peek().with_on_failure(OnFailure::Closed)).await.map(Box::new)
 }
 
 /// Refunds hits to the current window or slice, and to buckets; never more than was counted there. Then peeks at the result.
@@ -261,7 +261,7 @@ async fn refund<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Box<D
     };
     let refund = |check| Adjustment::new(check, Op::Refund { cost: check.cost(), position: position(check) });
     let refunds: Vec<Adjustment<'_>> = plan.checks().iter().map(refund).collect();
-    limiter.adjust(&refunds).await?;
+    limiter.plans().adjust(&refunds).await?;
     peek(limiter, plan).await
 }
 

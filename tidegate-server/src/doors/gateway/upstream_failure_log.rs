@@ -89,7 +89,7 @@ mod tests {
             clock.advance(MIN_INTERVAL);
             log.log(&error);
         });
-        let text = String::from_utf8(output.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.lock().clone()).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");
         assert!(lines[0].contains("the upstream https://a gave no response: invalidpeer certificate: UnknownIssuer"));
@@ -100,7 +100,7 @@ mod tests {
 
     impl io::Write for TestWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 

@@ -142,7 +142,7 @@ mod tests {
         struct LogBuffer(Arc<Mutex<Vec<u8>>>);
         impl Write for LogBuffer {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                self.0.lock().unwrap().write(bytes)
+                self.0.lock().write(bytes)
             }
             fn flush(&mut self) -> io::Result<()> {
                 Ok(())
@@ -155,6 +155,6 @@ mod tests {
         }
         std::thread::spawn(move || background.write_to(output));
         drop(FlushGuard(writer));
-        assert_eq!(page.0.lock().unwrap().len(), 700);
+        assert_eq!(page.0.lock().len(), 700);
     }
 }

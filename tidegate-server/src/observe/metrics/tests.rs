@@ -76,7 +76,8 @@ fn holds_that_the_store_has_lost_are_counted_by_rule() {
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new()).with_observer(Arc::clone(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for is_lost in [false, true] {
-        let mut grant = limiter.reserve_usage_now(&Request::new("")).take_grant();
+        let plan = limiter.plans().reserving_usage(limiter.plan(&Request::new("")));
+        let mut grant = limiter.plans().check_now(&plan).take_grant();
         if is_lost {
             runtime.block_on(limiter.forget(&Request::new(""))).unwrap();
         }

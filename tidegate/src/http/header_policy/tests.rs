@@ -257,10 +257,12 @@ fn a_quota_in_debt_names_the_period_in_which_the_request_passes_and_one_with_res
     let rules = RuleSet::new([Rule::new("month", Limit::quota(5, periods).unwrap())]).unwrap();
     let limiter = Limiter::new(rules, store());
     let request = Request::new("").with_cost(3);
-    let mut reservation = limiter.reserve_now(&request, None).unwrap().take_grant();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let reserving = std::pin::pin!(limiter.reserve(&request, None)).poll(&mut context);
+    let std::task::Poll::Ready(Ok(mut decision)) = reserving else { panic!("a memory store decides at once") };
+    let mut reservation = decision.take_grant();
     let reserved = HeaderPolicy::new().headers(&limiter.check_now(&request));
     assert_eq!((field(&reserved, "retry-after"), field(&reserved, "retry-after-ms")), (Some("1"), Some("1000")));
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let commit = Ending::Commit(12.into());
     let committed = std::pin::pin!(limiter.end(&mut reservation, &commit)).poll(&mut context);
     assert!(matches!(committed, std::task::Poll::Ready(Ok(()))));
