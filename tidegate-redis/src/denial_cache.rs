@@ -182,7 +182,7 @@ impl DenialCache {
         }
         let checks = plan.checks().iter().zip(verdict.checks()).enumerate();
         for (index, (check, check_verdict)) in checks {
-            let own_state = !check_verdict.overflowed && !check_verdict.unstored;
+            let own_state = !check_verdict.overflowed && !check_verdict.stateless;
             if check_verdict.outcome.admitted || !own_state || !is_cacheable(check) {
                 continue;
             }

@@ -18,7 +18,7 @@ mod ledger_stage;
 mod plan_limiter;
 mod reservations;
 mod slot_releases;
-mod unstored;
+mod stateless_checks;
 mod wait_queue;
 
 use std::borrow::Borrow;
@@ -36,7 +36,7 @@ pub use held_leases::{HeldLease, HeldLeases};
 pub use plan_limiter::PlanLimiter;
 pub use reservations::{DEFAULT_RESERVATION_TTL, OutstandingReservations};
 use slot_releases::SlotReleases;
-use unstored::UnstoredChecks;
+use stateless_checks::StatelessChecks;
 use wait_queue::WaitQueue;
 
 use crate::spi::{LedgerStage, Observer, Verdict};
@@ -209,7 +209,9 @@ impl<S: Store> Limiter<S> {
             guard.disarm();
         }
         match self.observe_error(result) {
-            Ok(verdict) if verdict.checks().iter().any(|check| check.unstored) => self.finish_unstored(plan, &verdict),
+            Ok(verdict) if verdict.checks().iter().any(|check| check.stateless) => {
+                self.finish_stateless(plan, &verdict)
+            }
             Ok(verdict) if generations.is_empty() => {
                 self.name_accounts(plan);
                 Ok(self.finish(plan, &verdict))
@@ -255,19 +257,19 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Decides the checks for which a full store had no state in memory, too. The request passes only if both pass.
-    fn finish_unstored(&self, plan: &Plan<'_>, verdict: &Verdict) -> Result<Decision, StoreError> {
-        let Some(unstored) = UnstoredChecks::new(plan, verdict) else {
+    fn finish_stateless(&self, plan: &Plan<'_>, verdict: &Verdict) -> Result<Decision, StoreError> {
+        let Some(stateless) = StatelessChecks::new(plan, verdict) else {
             // A denial stands, since a fresh state denies least; and without enforced checks there is nothing to decide.
             return Ok(self.finish(plan, verdict));
         };
         let error = StoreError::new(StoreErrorKind::Refused, "the store is full and has no state of the subject");
-        self.observe_undecided(unstored.plan(), &error);
-        let decided = self.fallback.decide(unstored.plan(), error, self.store.instances());
+        self.observe_undecided(stateless.plan(), &error);
+        let decided = self.fallback.decide(stateless.plan(), error, self.store.instances());
         let granted = decided.as_ref().map_or(0, Decision::granted);
-        let refunds = unstored.refunds(granted);
+        let refunds = stateless.refunds(granted);
         self.spawn_apply(&refunds);
         let decision = decided?;
-        Ok(self.observe(plan, if granted == 0 { decision } else { unstored.merge(&decision) }))
+        Ok(self.observe(plan, if granted == 0 { decision } else { stateless.merge(&decision) }))
     }
 }
 

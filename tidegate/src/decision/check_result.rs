@@ -64,7 +64,7 @@ impl CheckResult {
             anonymous: check.is_anonymous(),
             network: check.network(),
             overflowed: result.overflowed,
-            local: result.unstored,
+            local: result.stateless,
             share: false,
             skipped: result.skipped,
             position: result.position,

@@ -119,7 +119,7 @@ impl<S: Store> Limiter<S> {
         let now = decision.decided_at();
         let recorded = plan.enforced().filter(|check| check.gate().ledger().is_some());
         let entries: Vec<OutboxEntry> =
-            recorded.filter_map(|check| unstored_entry(plan, check, decision, now)).collect();
+            recorded.filter_map(|check| journal_entry(plan, check, decision, now)).collect();
         if entries.is_empty() { Ok(()) } else { self.observe_error(ledger.journal(entries)) }
     }
 
@@ -184,7 +184,7 @@ fn refunds<'r>(plan: &Plan<'r>, verdict: &Verdict) -> Vec<Adjustment<'r>> {
 }
 
 /// The entry for what `check` consumes or holds without the store.
-fn unstored_entry(plan: &Plan<'_>, check: &Check<'_>, decision: &Decision, now: Timestamp) -> Option<OutboxEntry> {
+fn journal_entry(plan: &Plan<'_>, check: &Check<'_>, decision: &Decision, now: Timestamp) -> Option<OutboxEntry> {
     let entry = empty_entry(AccountKey::from_key(check.key()), check.gate().limit(), now)?;
     let units = check.cost().saturating_mul(decision.granted());
     match plan.reservation() {
