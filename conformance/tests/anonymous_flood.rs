@@ -10,10 +10,10 @@ use conformance::suite::{
 };
 use conformance::topology::Cluster;
 use redis::Connection;
+use tidegate::rules::AnonymousBounds;
+use tidegate::spi::CheckResult;
 use tidegate::spi::PARTITIONS;
-use tidegate::{
-    AnonymousBounds, CheckResult, Decision, Ending, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet,
-};
+use tidegate::{Decision, Ending, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet};
 use tidegate_redis::{RedisStore, SubjectStats};
 
 type RedisLimiter = Limiter<RedisStore>;

@@ -8,10 +8,9 @@ use std::collections::HashMap;
 use conformance::model::{Model, ModelRequest};
 use histories::{FailureSpec, RuleSpec, Step, rule, steps};
 use proptest::prelude::*;
+use tidegate::rules::OnOverload;
 use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Subject};
-use tidegate::{
-    Clock, Limit, Limiter, ManualClock, MemoryStore, OnFailure, OnOverload, Request, Rule, RuleMode, RuleSet,
-};
+use tidegate::{Clock, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleMode, RuleSet};
 
 // === The naive model ===
 

@@ -14,8 +14,9 @@ use conformance::suite::{
     AnyStore, MAX_WAIT, count_allowed, decide_all, key_name, left, long_timeout_options, on_every_store,
 };
 use conformance::topology::Cluster;
+use tidegate::grants::{GrantError, Retake};
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, PlanMode, Store, Subject};
-use tidegate::{Decision, Ending, Grant, GrantError, Limit, Limiter, OnFailure, Rate, Request, Retake, Rule, RuleSet};
+use tidegate::{Decision, Ending, Grant, Limit, Limiter, OnFailure, Rate, Request, Rule, RuleSet};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 const MICROSECOND: Duration = Duration::from_micros(1);

@@ -11,11 +11,10 @@ use conformance::pure_store::PureStore;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, decide_all, limits_with_window, long_timeout_options};
 use conformance::topology::Cluster;
+use tidegate::rules::AnonymousBounds;
+use tidegate::spi::CheckResult;
 use tidegate::spi::{Check, Gate, Network, Newcomer, Plan, Store, Subject, Verdict};
-use tidegate::{
-    AnonymousBounds, CheckResult, Clock, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule,
-    RuleSet, Secret,
-};
+use tidegate::{Clock, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Secret};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;

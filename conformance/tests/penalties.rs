@@ -6,8 +6,10 @@ use std::time::Duration;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, key_name, long_timeout_options};
 use conformance::topology::Cluster;
+use tidegate::limits::Penalty;
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::PlanMode;
-use tidegate::{AnonymousBounds, Decision, Limit, Limiter, ManualClock, Penalty, Rate, Request, Rule, RuleSet, Secret};
+use tidegate::{Decision, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet, Secret};
 use tidegate_redis::RedisStore;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,8 +4,9 @@ mod text;
 
 use std::io;
 
+use tidegate::grants::GrantError;
 use tidegate::spi::Store;
-use tidegate::{Decision, Ending, Grant, GrantError, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
+use tidegate::{Decision, Ending, Grant, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
 use tidegate_rules::RuleFile;
 use tidegate_server::command::{Exit, Failure, Output, count, format_duration, load_rule_file, tokio_timer};
 use tidegate_server::{AnyStore, CheckResponse, StoreUrl};

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::rules::AnonymousBounds;
+use tidegate::spi::Namespace;
 use tidegate::spi::{Adjustment, Check, Gate, Plan, Store, Subject};
-use tidegate::{AnonymousBounds, Limit, Namespace, StoreError, StoreErrorKind, SystemClock};
+use tidegate::{Limit, StoreError, StoreErrorKind, SystemClock};
 
 use crate::cross_slot::RecentDenials;
 use crate::denial_cache::DenialCache;

@@ -5,11 +5,10 @@ use std::fmt;
 
 use tidegate::attributes::{PATH, PathReadings, header_name};
 use tidegate::http::ErrorFormat;
+use tidegate::rules::{LedgerMode, OnOverload, UsageKind};
+use tidegate::spi::RequestProblemKind;
 use tidegate::spi::{Gate, Match};
-use tidegate::{
-    Clock, LedgerMode, Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet,
-    Secret, SystemClock, Timestamp, UsageKind,
-};
+use tidegate::{Clock, Limit, OnFailure, Request, RequestProblem, RuleMode, RuleSet, Secret, SystemClock, Timestamp};
 
 use crate::RuleFile;
 use crate::claims::ClaimUse;

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
+use tidegate::rules::{OnMissing, UsageKind};
+use tidegate::spi::RequestProblemKind;
 use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
-use tidegate::{OnMissing, Request, RequestProblem, RequestProblemKind, UsageKind, attributes};
+use tidegate::{Request, RequestProblem, attributes};
 
 use crate::condition::Condition;
 use crate::cost::Cost;

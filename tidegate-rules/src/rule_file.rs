@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate::{Limit, OnFailure, Periods, RuleMode, RuleSet};
+use tidegate::limits::Periods;
+use tidegate::{Limit, OnFailure, RuleMode, RuleSet};
 
 use crate::compile::{self, CompiledFile, CompiledRule};
 use crate::problem::{Problem, Report};

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use smol_str::SmolStr;
 use tidegate::attributes::{COOKIE_HEADER, PATH, normalize_path};
 use tidegate::spi::Match;
-use tidegate::{Request, RequestProblem, RequestProblemKind};
+use tidegate::spi::RequestProblemKind;
+use tidegate::{Request, RequestProblem};
 
 use crate::RuleFile;
 use crate::condition::Condition;

@@ -1,6 +1,7 @@
 //! What an explanation says about a ledger.
 
-use tidegate::{LedgerMode, OnFailure, Request, Secret, Timestamp};
+use tidegate::rules::LedgerMode;
+use tidegate::{OnFailure, Request, Secret, Timestamp};
 use tidegate_rules::{Explanation, RuleEffect, RuleFile, RuleStatus, describe_ledger};
 
 fn explain(rule: &str, method: &str) -> Explanation {

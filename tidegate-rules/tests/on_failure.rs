@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    Limiter, ManualClock, MemoryStore, OnFailure, OnOverload, Rate, Request, Secret, StoreError, StoreErrorKind,
-};
+use tidegate::rules::OnOverload;
+use tidegate::{Limiter, ManualClock, MemoryStore, OnFailure, Rate, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rules::{Report, RuleEffect, RuleFile, RuleStatus};
 
 const LIMIT: &str = "per: [attr:who], token_bucket: { capacity: 4, refill: 1/h }";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::Penalty;
+use tidegate::limits::Penalty;
 use tidegate_rules::{Report, RuleFile, describe_limit};
 
 /// A file with one rule that has this penalty and these further fields.

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
+use tidegate::Request;
 use tidegate::spi::Plan;
-use tidegate::{Request, RequestProblemKind};
+use tidegate::spi::RequestProblemKind;
 use tidegate_rules::{RuleFile, SampleRequest};
 
 /// A file with one rule that counts by `per`.

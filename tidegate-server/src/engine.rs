@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
+use tidegate::spi::Namespace;
 use tidegate::sync::RwLock;
-use tidegate::{Limiter, MemoryStore, Namespace, Secret, Timer};
+use tidegate::{Limiter, MemoryStore, Secret, Timer};
 use tidegate_rules::{FrontDoor, RuleChanges, RuleFile};
 use tidegate_tower::Handle;
 use tokio::sync::watch;

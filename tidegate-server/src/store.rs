@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use tidegate::spi::Namespace;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
     AccountKey, Adjustment, AdjustmentResults, EntryId, GateState, Journal, Key, KnownDenial, Outbox, OutboxBatch,
     OutboxPosition, OutstandingHolds, Plan, Store, Verdict,
 };
-use tidegate::{MemoryStore, Namespace, StoreError};
+use tidegate::{MemoryStore, StoreError};
 use tidegate_redis::{RedisOptions, RedisStore, ServerState, SubjectStats};
 
 /// The URL of a store.

@@ -46,7 +46,7 @@ const INCOMPLETE_MESSAGE: &str = "The body ended before it was complete.";
 ///     .route("/login", post(async || "welcome"))
 ///     .layer(limits)
 ///     .layer(BufferBody::new().with_max_bytes(4096)); // the last layer is the outermost
-/// # Ok::<(), tidegate::RuleError>(())
+/// # Ok::<(), tidegate::rules::RuleError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct BufferBody {

@@ -1,8 +1,9 @@
 //! Corrects the cost of a request once its response is there: by what the response states, or by the size of the body.
 
 use http::response;
+use tidegate::grants::Costs;
 use tidegate::spi::{Plan, Store};
-use tidegate::{Costs, Ending, Grant};
+use tidegate::{Ending, Grant};
 
 use crate::attribute_sources::OwnedAttributes;
 use crate::body_size::AssumedBodySize;

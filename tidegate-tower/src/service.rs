@@ -12,9 +12,10 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, response};
 use http_body::Body;
+use tidegate::grants::HeldLease;
 use tidegate::http::{ErrorFormat, Rejection};
 use tidegate::spi::{BodyNeed, BodyUse, Origin, Plan, Store};
-use tidegate::{Decision, Ending, Grant, GrantGuard, HeldLease, Rule, StoreError, StoreErrorKind};
+use tidegate::{Decision, Ending, Grant, GrantGuard, Rule, StoreError, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attribute_sources::header_value;
@@ -118,7 +119,7 @@ impl<T, S> LimitService<T, S> {
     /// *service.get_mut() = "another one";
     /// assert_eq!(service.get_ref(), &"another one");
     /// assert_eq!(service.into_inner(), "another one");
-    /// # Ok::<(), tidegate::RuleError>(())
+    /// # Ok::<(), tidegate::rules::RuleError>(())
     /// ```
     pub const fn get_ref(&self) -> &T {
         &self.inner

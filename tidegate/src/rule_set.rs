@@ -26,8 +26,10 @@ use crate::limit::MAX_AMOUNT;
 use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{CountedSubject, Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
+use crate::rules::UsageKind;
+use crate::spi::RequestProblemKind;
 use crate::spi::{BodyNeed, BodyUse, Key, Match, Matcher, RequestMemo, Subject};
-use crate::{Request, RequestProblemKind, Secret, UsageKind};
+use crate::{Request, Secret};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
 
 /// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.
@@ -75,7 +77,7 @@ impl RuleSet {
     /// let limit = Limit::token_bucket(20, Rate::per_second(10)?)?;
     /// let error = RuleSet::new([Rule::new("api", limit), Rule::new("api", limit)]).unwrap_err();
     /// assert_eq!(error.to_string(), "rule \"api\": the id is taken; give each rule its own");
-    /// # Ok::<(), tidegate::LimitError>(())
+    /// # Ok::<(), tidegate::limits::LimitError>(())
     /// ```
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, RuleError> {
         let mut set = Self::from_rules(rules, None)?;

@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 use tidegate::http::{ErrorFormat, HeaderPolicy, Rejection};
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::UsageKind;
 use tidegate::{
-    Decision, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Period, Periods, Rate, Request, Rule, RuleMode,
-    RuleSet, StoreError, StoreErrorKind, UsageKind,
+    Decision, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Rate, Request, Rule, RuleMode, RuleSet, StoreError,
+    StoreErrorKind,
 };
 
 use crate::fallback::store::poll_once;
@@ -129,7 +131,7 @@ fn the_rule_that_the_response_names_decides_its_format() {
 fn only_a_used_quota_is_an_insufficient_quota() {
     assert_eq!(code(Rule::new("year", year(1)), 1), "insufficient_quota");
     assert_eq!(code(Rule::new("api", bucket(1)), 1), "rate_limit_exceeded");
-    let month = Limit::fixed_window(1, tidegate::Window::MONTH).unwrap();
+    let month = Limit::fixed_window(1, tidegate::limits::Window::MONTH).unwrap();
     assert_eq!(code(Rule::new("month", month), 1), "rate_limit_exceeded");
     // A quota is left: less would pass.
     assert_eq!(code(Rule::new("year", year(5)), 6), "rate_limit_exceeded");

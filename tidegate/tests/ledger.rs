@@ -10,14 +10,17 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tidegate::grants::GrantError;
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::LedgerMode;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
     AccountKey, BoxFuture, EntryId, EntryKind, GateHold, GateHoldStatus, GateState, Journal, LedgerStage, Outbox,
     OutboxEntry, PARTITIONS, UnconfirmedEntry,
 };
 use tidegate::{
-    Ending, GrantError, LedgerMode, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Period, Periods, Request,
-    Rule, RuleSet, StoreError, StoreErrorKind, Timestamp,
+    Ending, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind,
+    Timestamp,
 };
 
 /// A journal that remembers what it was told, and may be full.

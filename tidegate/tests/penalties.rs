@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::limits::Penalty;
+use tidegate::rules::AnonymousBounds;
 use tidegate::{
-    AnonymousBounds, Decision, Ending, Limit, Limiter, ManualClock, MemoryStore, Penalty, Rate, Request, Rule,
-    RuleMode, RuleSet, Timestamp,
+    Decision, Ending, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet, Timestamp,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);

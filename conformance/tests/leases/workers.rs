@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use conformance::suite::{AnyStore, StoreFixture, left, on_every_store, until};
-use tidegate::{Clock, Grant, GrantError, Limiter, ManualClock, Request, Retake, Rule, Timestamp};
+use tidegate::grants::{GrantError, Retake};
+use tidegate::{Clock, Grant, Limiter, ManualClock, Request, Rule, Timestamp};
 use tokio::sync::oneshot::{Sender, channel};
 use tokio::task::JoinHandle;
 

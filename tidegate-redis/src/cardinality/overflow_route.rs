@@ -92,8 +92,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use tidegate::Limit;
+    use tidegate::rules::AnonymousBounds;
     use tidegate::spi::{Network, Subject};
-    use tidegate::{AnonymousBounds, Limit};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 

@@ -293,7 +293,7 @@ mod tests {
 
     use super::super::overflow_route::has_overflow;
     use super::*;
-    use tidegate::AnonymousBounds;
+    use tidegate::rules::AnonymousBounds;
     use tidegate::spi::{LeaseOwner, Network, ReservationTerms, Subject};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);

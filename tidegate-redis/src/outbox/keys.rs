@@ -46,8 +46,9 @@ fn tag(partition: u16) -> Subject {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate::Limit;
+    use tidegate::limits::{Period, Periods};
     use tidegate::spi::{Check, Gate};
-    use tidegate::{Limit, Period, Periods};
 
     #[test]
     fn names_are_in_the_partition() {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 use tidegate::attributes::NormalForms;
 use tidegate::http::ErrorFormat;
+use tidegate::limits::Penalty;
+use tidegate::rules::{AnonymousBounds, OnMissing, OnOverload, PartitionBy, UsageKind};
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
-use tidegate::{
-    AnonymousBounds, Limit, OnFailure, OnMissing, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind,
-};
+use tidegate::{Limit, OnFailure, Rule, RuleMode};
 
 use super::front_ends::FrontEnds;
 use super::ledger::{CompiledLedger, LedgerFields, unrecorded_quota};

@@ -2,7 +2,8 @@
 //! together admit more than a limit for everybody, and whether one rule is as strict as another then.
 
 use smol_str::SmolStr;
-use tidegate::{OnFailure, OnOverload, RuleMode};
+use tidegate::rules::OnOverload;
+use tidegate::{OnFailure, RuleMode};
 
 use super::{list_names, security};
 use crate::compile::CompiledRule;

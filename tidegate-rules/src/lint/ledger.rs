@@ -4,7 +4,8 @@
 use std::slice;
 
 use smol_str::SmolStr;
-use tidegate::{LedgerMode, Limit, RuleMode};
+use tidegate::rules::LedgerMode;
+use tidegate::{Limit, RuleMode};
 
 use super::anonymous::counts_unauthenticated;
 use super::failure_policy::{UncountedRequests, uncounted_requests};

@@ -1,6 +1,8 @@
 //! Hints on a failed assertion: a likely reason, from the decision and the rules.
 
-use tidegate::{Algorithm, CheckResult, StoreError};
+use tidegate::StoreError;
+use tidegate::limits::Algorithm;
+use tidegate::spi::CheckResult;
 
 use super::assertions::DecidedStep;
 use super::suite::{CountAssertion, DecisionField, FieldAssertion};

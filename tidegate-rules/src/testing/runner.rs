@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tidegate::grants::{Costs, GrantKind};
+use tidegate::limits::Algorithm;
+use tidegate::spi::CheckResult;
 use tidegate::{
-    Algorithm, CheckResult, Costs, Decision, Ending, Grant, GrantKind, Limiter, ManualClock, MemoryStore, Request,
-    StoreError, StoreErrorKind, Timestamp,
+    Decision, Ending, Grant, Limiter, ManualClock, MemoryStore, Request, StoreError, StoreErrorKind, Timestamp,
 };
 
 use super::assertions::{self, AssertionFailure, DecidedStep, OutcomeCounts, StepResult};
@@ -193,7 +195,7 @@ fn settles_nothing(
     limiter: &Limiter<MemoryStore>,
 ) -> Option<AssertionFailure> {
     let (actual, decision) = (step.actual.as_ref()?, decision.as_ref().ok()?);
-    let mut rules = decision.checks().iter().map(tidegate::CheckResult::rule);
+    let mut rules = decision.checks().iter().map(tidegate::spi::CheckResult::rule);
     if !decision.is_allowed() || rules.any(|rule| is_settled(limiter, rule)) {
         return None;
     }

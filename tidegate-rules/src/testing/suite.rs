@@ -6,7 +6,8 @@ mod overlay;
 
 use std::time::Duration;
 
-use tidegate::{DEFAULT_RESERVATION_TTL, Timestamp};
+use tidegate::Timestamp;
+use tidegate::grants::DEFAULT_RESERVATION_TTL;
 
 use super::instant::{DEFAULT_START, is_instant, parse_instant};
 use super::schema_types;

@@ -21,9 +21,10 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use tidegate::spi::CheckResult;
 use tidegate::spi::{Observer, Plan, Role};
 use tidegate::sync::RwLock;
-use tidegate::{CheckResult, Clock, Decision, StoreError, StoreErrorKind, SystemClock};
+use tidegate::{Clock, Decision, StoreError, StoreErrorKind, SystemClock};
 use tidegate_rules::RuleFile;
 
 use self::histogram::Histogram;

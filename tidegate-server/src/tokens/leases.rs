@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
+use tidegate::grants::{GrantError, GrantKind, GrantPart, Retake};
 use tidegate::spi::Store;
-use tidegate::{Ending, Grant, GrantError, GrantKind, GrantPart, Limiter, Retake, StoreError, Timestamp};
+use tidegate::{Ending, Grant, Limiter, StoreError, Timestamp};
 
 use super::{GrantIdentity, GrantTokenKind, GrantTokens, TokenContent, TokenProblem, ended_grants};
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tidegate::grants::GrantError;
 use tidegate::spi::Store;
-use tidegate::{Clock, Ending, Grant, GrantError, Limiter, StoreError, StoreErrorKind};
+use tidegate::{Clock, Ending, Grant, Limiter, StoreError, StoreErrorKind};
 
 use super::{GrantIdentity, GrantTokenKind, GrantTokens, TokenProblem, ended_grants, leases};
 

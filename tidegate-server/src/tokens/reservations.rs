@@ -4,7 +4,8 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use tidegate::{Grant, GrantError, Timestamp};
+use tidegate::grants::GrantError;
+use tidegate::{Grant, Timestamp};
 
 use super::{GrantIdentity, GrantTokenKind, GrantTokens, TokenProblem};
 use crate::observe::metrics::OutcomeLabel;

@@ -5,8 +5,9 @@ use axum::extract::Request;
 use axum::routing::get;
 use http::StatusCode;
 use tidegate::http::{HeaderPolicy, ResetFormat};
+use tidegate::rules::UsageKind;
 use tidegate::spi::Store;
-use tidegate::{OnFailure, Rule, UsageKind};
+use tidegate::{OnFailure, Rule};
 use tidegate_tower::{LimitLayer, ReservedTokens, TokenUsage, UsageReport};
 
 use crate::layer::{TestResponse, app, burst, limiter, request_with_key, send, wait_until};

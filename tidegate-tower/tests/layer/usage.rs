@@ -7,7 +7,8 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::routing::get;
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule, UsageKind};
+use tidegate::rules::UsageKind;
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule};
 use tidegate_tower::{LimitLayer, TokenUsage, UsageReport};
 use tower::ServiceExt;
 

@@ -27,7 +27,9 @@ impl<S: Store> Limiter<S> {
     /// place: then the work must start over with a new decision. Not after a release either, or a slot is taken that nobody releases.
     ///
     /// ```
-    /// # use tidegate::{Grant, Limiter, Retake, spi::Store};
+    /// # use tidegate::grants::Retake;
+    /// # use tidegate::spi::Store;
+    /// # use tidegate::{Grant, Limiter};
     /// # async fn example(limiter: &Limiter<impl Store>, grant: Grant) -> Result<(), Box<dyn std::error::Error>> {
     /// limiter.renew(&grant, Retake::No).await?; // again before grant.duration() has passed
     /// # Ok(())

@@ -9,9 +9,10 @@ use crate::algorithm::AdjustmentOutcome;
 use crate::algorithm::{HoldOp, Op};
 use crate::ledger::{AccountKey, EntryId, EntryKind, LedgerStage, OutboxEntry, UnconfirmedEntry};
 use crate::plan::{Check, Plan};
+use crate::rules::LedgerMode;
 use crate::spi::{CheckVerdict, Verdict};
 use crate::store::{Adjustment, AdjustmentResult, AdjustmentResults, Store, StoreError, StoreErrorKind};
-use crate::{Decision, LedgerMode, Limit, Limiter, Timestamp};
+use crate::{Decision, Limit, Limiter, Timestamp};
 
 /// Partitions with the generation under which they are written.
 type PartitionGenerations = SmallVec<[(u16, u64); 1]>;

@@ -6,9 +6,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::{AcquireOutcome, Limiter, OutstandingReservations};
+use crate::grants::GrantError;
 use crate::plan::Plan;
 use crate::store::{Adjustment, Store, StoreError};
-use crate::{Decision, GrantError, MemoryStore, Timer};
+use crate::{Decision, MemoryStore, Timer};
 
 /// Decides plans as a [`Limiter`] decides requests: each method is that of the limiter with the same name.
 ///
@@ -36,7 +37,7 @@ impl<'l, S> PlanLimiter<'l, S> {
         self.0.waiting.queue.next_number()
     }
 
-    /// The plan as a reservation under the rules whose actual cost is the [token usage](crate::UsageKind) of a language model, and those
+    /// The plan as a reservation under the rules whose actual cost is the [token usage](crate::rules::UsageKind) of a language model, and those
     /// that share a budget with them: these hold the cost. Under the others the request is counted at once, as without a reservation: their
     /// cost is taken. All or nothing for both. Its owner is random, so no earlier reservation can refuse it.
     pub fn reserving_usage<'r>(self, plan: Plan<'r>) -> Plan<'r> {

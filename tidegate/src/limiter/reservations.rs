@@ -12,11 +12,12 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
+use crate::grants::GrantError;
 use crate::limit::MAX_WINDOW;
 use crate::plan::{Check, LeaseOwner, Plan, ReservationTerms};
 use crate::spi::Subject;
 use crate::store::{Store, StoreError};
-use crate::{Decision, GrantError, Limiter, Request};
+use crate::{Decision, Limiter, Request};
 
 /// How long a reservation lasts by default.
 pub const DEFAULT_RESERVATION_TTL: Duration = Duration::from_secs(300);
@@ -59,7 +60,8 @@ impl<S: Store> Limiter<S> {
     /// is a slot, released at the end.
     ///
     /// ```
-    /// use tidegate::{Ending, GrantError, Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
+    /// use tidegate::grants::GrantError;
+    /// use tidegate::{Ending, Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
     ///
     /// # async fn complete() -> Result<(), Box<dyn std::error::Error>> {
     /// let limit = Limit::token_bucket(10_000, Rate::per_second(100)?)?;

@@ -9,8 +9,9 @@ use crate::algorithm::Calendar;
 use crate::http::ErrorFormat;
 use crate::key::KeyStem;
 use crate::rule::DEFAULT_MAX_SUBJECTS;
+use crate::rules::{AnonymousBounds, LedgerMode, OnOverload};
 use crate::spi::Subject;
-use crate::{AnonymousBounds, LedgerMode, Limit, OnFailure, OnOverload};
+use crate::{Limit, OnFailure};
 
 /// How a check counts in its plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,7 +163,7 @@ impl Gate {
         self
     }
 
-    /// Sets whether the actual cost is the [token usage](crate::UsageKind) of a language model.
+    /// Sets whether the actual cost is the [token usage](crate::rules::UsageKind) of a language model.
     pub fn with_usage(mut self, usage: bool) -> Self {
         self.usage = usage;
         self
@@ -274,7 +275,7 @@ impl Gate {
         self.one_partition
     }
 
-    /// Whether the actual cost is the [token usage](crate::UsageKind) of a language model.
+    /// Whether the actual cost is the [token usage](crate::rules::UsageKind) of a language model.
     pub const fn settles_by_usage(&self) -> bool {
         self.usage
     }

@@ -5,7 +5,9 @@ use smol_str::SmolStr;
 use super::{AnonymousBounds, OnMissing, PartitionBy, Rule, RuleMode};
 use crate::attributes::PLAN;
 use crate::http::ErrorFormat;
-use crate::{LedgerMode, Limit, OnFailure, OnOverload, Penalty, Request, UsageKind};
+use crate::limits::Penalty;
+use crate::rules::{LedgerMode, OnOverload, UsageKind};
+use crate::{Limit, OnFailure, Request};
 
 /// Getters
 impl Rule {

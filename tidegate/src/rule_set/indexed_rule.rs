@@ -7,11 +7,12 @@ use smol_str::SmolStr;
 
 use crate::attributes::{IP, NormalForms, TENANT};
 use crate::key::{Key, KeyStem};
+use crate::limits::Algorithm;
 use crate::plan::{Check, CountedSubject, Gate, Plan, Role};
 use crate::rule::{PartitionBy, Rule, RuleMode, StatedForms};
 use crate::spi::Subject;
 use crate::subject::SubjectHasher;
-use crate::{Algorithm, Limit, Network, OnFailure, Request, Secret};
+use crate::{Limit, Network, OnFailure, Request, Secret};
 
 /// A rule with everything precomputed that does not depend on the request.
 #[derive(Clone, Debug)]

@@ -7,8 +7,9 @@ use smol_str::SmolStr;
 use super::indexed_rule::forms;
 use super::{MAX_NAME_BYTES, RuleError};
 use crate::limit::MAX_AMOUNT;
+use crate::limits::Algorithm;
 use crate::rule::{NamedLimits, Rule};
-use crate::{Algorithm, Limit, OnFailure};
+use crate::{Limit, OnFailure};
 
 /// Validates `rule` by itself and together with the rules before it.
 pub(super) fn check(

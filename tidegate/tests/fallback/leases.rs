@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::{
-    Ending, GrantError, Limit, Limiter, ManualClock, OnFailure, Request, Retake, Rule, StoreError, StoreErrorKind,
-};
+use tidegate::grants::{GrantError, Retake};
+use tidegate::{Ending, Limit, Limiter, ManualClock, OnFailure, Request, Rule, StoreError, StoreErrorKind};
 
 use crate::fallback::store::{SwitchableStore, limiter, passed, poll_once};
 

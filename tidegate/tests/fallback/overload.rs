@@ -1,7 +1,8 @@
 //! Overload of the instance is no failure of the store: no rule is open then, unless it says so.
 
 use tidegate::http::HeaderPolicy;
-use tidegate::{ManualClock, OnFailure, OnOverload, Request, Rule, RuleMode, StoreError, StoreErrorKind};
+use tidegate::rules::OnOverload;
+use tidegate::{ManualClock, OnFailure, Request, Rule, RuleMode, StoreError, StoreErrorKind};
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, passed, poll_once};
 

@@ -278,7 +278,7 @@ fn the_shares_of_all_instances_do_not_exceed_the_limit() {
         let limits = [
             Limit::token_bucket(amount.min(1 << 34), rate).unwrap(),
             Limit::fixed_window(amount, window).unwrap(),
-            Limit::fixed_window(amount, tidegate::Window::MONTH).unwrap(),
+            Limit::fixed_window(amount, tidegate::limits::Window::MONTH).unwrap(),
             Limit::sliding_log(amount.min(65_535), window).unwrap(),
             Limit::sliding_window(amount, window, 6).unwrap(),
             Limit::leaky_bucket(rate, amount.min(1 << 34)).unwrap(),

@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidegate::grants::GrantError;
 use tidegate::spi::{LeaseOwner, ReservationTerms};
 use tidegate::{
-    Ending, Grant, GrantError, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, StoreError, StoreErrorKind,
+    Ending, Grant, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, StoreError, StoreErrorKind,
 };
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, poll_once};

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use tidegate::rules::LedgerMode;
 use tidegate::spi::EntryKind;
-use tidegate::{LedgerMode, Limit, Limiter, OnFailure, Rate, Rule, RuleSet, StoreError, StoreErrorKind};
+use tidegate::{Limit, Limiter, OnFailure, Rate, Rule, RuleSet, StoreError, StoreErrorKind};
 
 use super::{Setup, request, setup, units, wait};
 

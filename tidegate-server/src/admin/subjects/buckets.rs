@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate::grants::OutstandingReservations;
+use tidegate::spi::CheckResult;
 use tidegate::spi::{Check, Plan};
-use tidegate::{CheckResult, Decision, Limit, Limiter, OnFailure, OutstandingReservations, StoreError};
+use tidegate::{Decision, Limit, Limiter, OnFailure, StoreError};
 
 use crate::doors::check::check_response::CheckResponse;
 use crate::engine::instrumented_store::InstrumentedStore;

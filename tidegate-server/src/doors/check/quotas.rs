@@ -9,7 +9,8 @@ use axum::routing::post;
 use axum::{Json, Router};
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate::{Costs, Ending, GrantError, GrantKind, Limiter, OutstandingReservations};
+use tidegate::grants::{Costs, GrantError, GrantKind, OutstandingReservations};
+use tidegate::{Ending, Limiter};
 
 use super::check_response::CheckResponse;
 use super::input::{ActualCost, CheckCall, CommitCall, ReserveCall};

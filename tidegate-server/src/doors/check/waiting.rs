@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn unauthenticated_subjects_leave_a_quarter_of_the_places_to_others() {
         let limit = Limit::token_bucket(1, Rate::per_second(1).unwrap()).unwrap();
-        let rule = Rule::new("ip", limit).with_per(["ip"]).with_anonymous(tidegate::AnonymousBounds::default());
+        let rule = Rule::new("ip", limit).with_per(["ip"]).with_anonymous(tidegate::rules::AnonymousBounds::default());
         let flooded = Limiter::new(RuleSet::new([rule]).unwrap(), MemoryStore::new());
         let (limiter, callers) = (limiter(), callers());
         let addresses: Vec<String> = (0..100).map(|last| format!("203.0.113.{last}")).collect();

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use tidegate::limits::Algorithm;
+use tidegate::spi::CheckResult;
 use tidegate::spi::Role;
-use tidegate::{Algorithm, CheckResult, Decision, Timestamp};
+use tidegate::{Decision, Timestamp};
 
 use super::config::EnvoyConfig;
 use super::descriptor_tree::{ConfiguredLimit, CounterNaming};

@@ -18,9 +18,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tidegate::limits::Algorithm;
 use tidegate::spi::{CountedSubject, Observer, Plan, Role, Subject};
 use tidegate::sync::RwLock;
-use tidegate::{Algorithm, Decision, OnFailure, StoreError};
+use tidegate::{Decision, OnFailure, StoreError};
 use tidegate_rules::RuleFile;
 
 use self::refusal::Refusal;

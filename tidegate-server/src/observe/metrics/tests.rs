@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::UsageKind;
 use tidegate::spi::FailingStore;
-use tidegate::{Ending, Limit, Limiter, MemoryStore, Period, Periods, Request, Rule, RuleMode, RuleSet, UsageKind};
+use tidegate::{Ending, Limit, Limiter, MemoryStore, Request, Rule, RuleMode, RuleSet};
 
 use super::*;
 

@@ -5,7 +5,8 @@ mod bad_input;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::{Limit, ManualClock, Period, Periods, Rate, Rule};
+use tidegate::limits::{Period, Periods};
+use tidegate::{Limit, ManualClock, Rate, Rule};
 use tidegate_redis::RedisOptions;
 use tidegate_rules::RuleFile;
 
