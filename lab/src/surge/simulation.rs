@@ -101,7 +101,7 @@ impl Simulation {
         let exchange = async {
             let mut connection = gateway.idle_connection().await?;
             let response = connection.send(client.request(endpoint), client.timeout).await?;
-            gateway.idle().push(connection);
+            gateway.idle.lock().push(connection);
             Ok(response)
         };
         self.log(client, endpoint, due, exchange).await
