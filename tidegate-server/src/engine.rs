@@ -338,8 +338,8 @@ impl Engine {
                 return Err("the rules came from standard input, which cannot be read again; start with --rules FILE"
                     .to_owned());
             }
-            Some(path) => RuleFile::load(path),
-            None => RuleFile::parse("example", start_page::EXAMPLE_RULES),
+            Some(path) => tidegate_rule_tools::load_and_lint(path),
+            None => tidegate_rule_tools::parse_and_lint("example", start_page::EXAMPLE_RULES),
         };
         let file = read.map_err(|report| report.to_string())?;
         check_gateway_rules(&file, &self.doors).map_err(|report| report.to_string())?;
@@ -376,7 +376,7 @@ impl Engine {
 fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
     let read = match path {
         Some(path) => crate::command::rule_file::load_rule_file(path)?,
-        None => RuleFile::parse("example", start_page::EXAMPLE_RULES),
+        None => tidegate_rule_tools::parse_and_lint("example", start_page::EXAMPLE_RULES),
     };
     Ok(read?)
 }

@@ -10,10 +10,11 @@ use tidegate::http::ErrorFormat;
 use tidegate::rules::OnOverload;
 use tidegate::spi::Namespace;
 use tidegate::{RuleMode, Secret};
-use tidegate_rules::{
+use tidegate_rule_tools::{
     ClaimUse, Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, TimelinePoint,
-    sanitize,
+    explain,
 };
+use tidegate_rules::sanitize;
 use tidegate_server::command::{Exit, Failure, Output, Style, format_duration, load_rule_file};
 
 use crate::cli::ExplainArgs;
@@ -23,7 +24,7 @@ pub(super) fn run(arguments: &ExplainArgs, output: &mut Output<'_>) -> Result<Ex
     let attributes = arguments.request.attributes()?;
     let secret = arguments.secret.secret()?.unwrap_or_else(Secret::public);
     let file = load_rule_file(&arguments.file)??;
-    let mut explanation = file.explain(&attributes.request(), &secret);
+    let mut explanation = explain(&file, &attributes.request(), &secret);
     name_keys(&mut explanation, &arguments.namespace.namespace);
     if arguments.json {
         output.json(&ExplanationJson::new(&explanation));

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use tidegate::http::{ErrorFormat, Rejection};
 use tidegate::spi::{MAX_CHECKS, Origin, Plan, Role};
 use tidegate::{Decision, Limiter, Request, RuleSet, StoreError};
+use tidegate_rule_tools::no_rule;
 use tokio::sync::watch;
 
 use self::check_response::CheckResponse;
@@ -151,7 +152,7 @@ fn require_rule(engine: &Engine, call: &CheckCall, request: &Request<'_>) -> Res
         return Ok(());
     }
     let (_, file) = engine.rules_in_force();
-    file.no_rule(request).map_or(Ok(()), |message| Err(BadRequest::no_rule(message)))
+    no_rule(&file, request).map_or(Ok(()), |message| Err(BadRequest::no_rule(message)))
 }
 
 /// Decides all checks as one plan. Fails if more limits apply than a plan can have, a request cannot be judged, or no rule matches a strict

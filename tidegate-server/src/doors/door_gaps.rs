@@ -10,7 +10,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tidegate::spi::Plan;
 use tidegate::sync::RwLock;
-use tidegate_rules::{DoorGap, FrontDoor, GapEffect, Report, RuleFile};
+use tidegate_rule_tools::{DoorGap, GapEffect, check_for_door, door_gaps};
+use tidegate_rules::{FrontDoor, Report, RuleFile};
 
 /// The front ends of a server that do not have everything, or never learn when a request ends. The others have what their callers send.
 const DOORS: [FrontDoor; 3] = [FrontDoor::Gateway, FrontDoor::ForwardAuth, FrontDoor::Envoy];
@@ -62,7 +63,7 @@ impl DoorGapCounters {
     /// Follows the rules of a file. Counts of earlier files stay.
     pub(crate) fn follow(&self, file: &RuleFile) {
         let mut doors: HashMap<&'static str, DoorGaps> = HashMap::new();
-        for gap in DOORS.into_iter().flat_map(|door| file.door_gaps(door)) {
+        for gap in DOORS.into_iter().flat_map(|door| door_gaps(file, door)) {
             if is_counted(&gap) {
                 let counter = DoorGapCounter { requests: OnceLock::new(), gap };
                 let door = doors.entry(counter.gap.door().as_str()).or_default();
@@ -138,7 +139,7 @@ fn log_in_use(gap: &DoorGap) {
 
 /// Refuses a file with a rule against guessing that never applies at the gateway, if it is one of `doors`: guesses would be unlimited.
 pub(crate) fn check_gateway_rules(file: &RuleFile, doors: &[FrontDoor]) -> Result<(), Report> {
-    if doors.contains(&FrontDoor::Gateway) { file.check_for_door(FrontDoor::Gateway) } else { Ok(()) }
+    if doors.contains(&FrontDoor::Gateway) { check_for_door(file, FrontDoor::Gateway) } else { Ok(()) }
 }
 
 /// Logs which rules the front ends of a server cannot serve. Forward-auth and Envoy's service are open unless they are off, used or not, so
@@ -147,7 +148,7 @@ pub(crate) fn log_gaps(file: &RuleFile, doors: &[FrontDoor]) {
     for door in DOORS.into_iter().filter(|door| doors.contains(door)) {
         let is_used = door == FrontDoor::Gateway;
         let (idle, gaps): (Vec<_>, Vec<_>) =
-            file.door_gaps(door).into_iter().partition(|gap| gap.effect() == GapEffect::NeverApplies);
+            door_gaps(file, door).into_iter().partition(|gap| gap.effect() == GapEffect::NeverApplies);
         let mut logged: Vec<DoorGap> = gaps.into_iter().filter(|gap| is_counted(gap) || is_logged_only(gap)).collect();
         if is_used {
             logged.splice(..0, idle);
