@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::limits::{Period, Periods};
-use tidegate::spi::Namespace;
-use tidegate::spi::{Key, Plan, Store, Verdict};
+use tidegate::spi::{Key, Namespace, Plan, Store, Verdict};
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError, Timestamp};
 use tidegate_redis::{RedisOptions, RedisStore};
 pub use tidegate_server::AnyStore;

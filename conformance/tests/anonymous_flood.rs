@@ -11,8 +11,7 @@ use conformance::suite::{
 use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::rules::AnonymousBounds;
-use tidegate::spi::CheckResult;
-use tidegate::spi::PARTITIONS;
+use tidegate::spi::{CheckResult, PARTITIONS};
 use tidegate::{Decision, Ending, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet};
 use tidegate_redis::{RedisStore, SubjectStats};
 

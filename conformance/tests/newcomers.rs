@@ -12,8 +12,7 @@ use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, decide_all, limits_with_window, long_timeout_options};
 use conformance::topology::Cluster;
 use tidegate::rules::AnonymousBounds;
-use tidegate::spi::CheckResult;
-use tidegate::spi::{Check, Gate, Network, Newcomer, Plan, Store, Subject, Verdict};
+use tidegate::spi::{Check, CheckResult, Gate, Network, Newcomer, Plan, Store, Subject, Verdict};
 use tidegate::{Clock, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Secret};
 use tidegate_redis::{RedisOptions, RedisStore};
 

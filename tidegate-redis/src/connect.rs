@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::rules::AnonymousBounds;
-use tidegate::spi::Namespace;
-use tidegate::spi::{Adjustment, Check, Gate, Plan, Store, Subject};
+use tidegate::spi::{Adjustment, Check, Gate, Namespace, Plan, Store, Subject};
 use tidegate::{Limit, StoreError, StoreErrorKind, SystemClock};
 
 use crate::cross_slot::RecentDenials;

@@ -6,8 +6,7 @@ use std::fmt;
 use tidegate::attributes::{PATH, PathReadings, header_name};
 use tidegate::http::ErrorFormat;
 use tidegate::rules::{LedgerMode, OnOverload, UsageKind};
-use tidegate::spi::RequestProblemKind;
-use tidegate::spi::{Gate, Match};
+use tidegate::spi::{Gate, Match, RequestProblemKind};
 use tidegate::{Clock, Limit, OnFailure, Request, RequestProblem, RuleMode, RuleSet, Secret, SystemClock, Timestamp};
 use tidegate_rules::RuleFile;
 use tidegate_rules::internals::{

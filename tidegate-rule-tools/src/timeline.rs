@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use tidegate::limits::Algorithm;
-use tidegate::spi::Check;
-use tidegate::spi::CheckResult;
+use tidegate::spi::{Check, CheckResult};
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Request, RuleSet, Timestamp};
 
 /// The most requests that one point of a timeline tries.

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::rules::{OnMissing, UsageKind};
-use tidegate::spi::RequestProblemKind;
-use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
+use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo, RequestProblemKind};
 use tidegate::{Request, RequestProblem, attributes};
 
 use crate::condition::Condition;

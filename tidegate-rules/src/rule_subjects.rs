@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use smol_str::SmolStr;
 use tidegate::attributes::{COOKIE_HEADER, PATH, normalize_path};
-use tidegate::spi::Match;
-use tidegate::spi::RequestProblemKind;
+use tidegate::spi::{Match, RequestProblemKind};
 use tidegate::{Request, RequestProblem};
 
 use crate::RuleFile;

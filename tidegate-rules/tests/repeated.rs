@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 
 use tidegate::Request;
-use tidegate::spi::Plan;
-use tidegate::spi::RequestProblemKind;
+use tidegate::spi::{Plan, RequestProblemKind};
 use tidegate_rule_tools::explain;
 use tidegate_rules::{RuleFile, SampleRequest};
 

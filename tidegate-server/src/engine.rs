@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
-use tidegate::spi::Namespace;
-use tidegate::sync::RwLock;
-use tidegate::{Limiter, MemoryStore, Secret, Timer};
+use tidegate::{Limiter, MemoryStore, Secret, Timer, spi::Namespace, sync::RwLock};
 use tidegate_rules::{FrontDoor, RuleChanges, RuleFile};
 use tidegate_tower::Handle;
 use tokio::sync::watch;

@@ -14,8 +14,8 @@ mod lease_owner;
 mod origin;
 mod penalties;
 mod plan_error;
+mod plan_extra;
 mod reservation_terms;
-mod special_plan;
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub use gate::{Gate, Role};
 pub use lease_owner::LeaseOwner;
 pub use origin::Origin;
 pub use plan_error::PlanError;
+use plan_extra::PlanExtra;
 pub use reservation_terms::ReservationTerms;
-use special_plan::SpecialPlan;
 
 use crate::algorithm::{HoldOp, Op, Take};
 use crate::decision::BudgetShare;
@@ -65,7 +65,7 @@ pub struct Plan<'r> {
     /// The names of tenants for the ledger, with the index of a check.
     account_names: Vec<(usize, SmolStr)>,
     /// What few plans have, boxed so that the others stay small.
-    special: Option<Box<SpecialPlan>>,
+    extra: Option<Box<PlanExtra>>,
     body_use: BodyUse,
 }
 
@@ -113,7 +113,7 @@ impl<'r> Plan<'r> {
             budget_shares: Vec::new(),
             skipped_shadow: Vec::new(),
             account_names: Vec::new(),
-            special: None,
+            extra: None,
             body_use: BodyUse::default(),
         }
     }
@@ -287,17 +287,8 @@ impl<'r> Plan<'r> {
     pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
         let Self { max_units, max_delay, peek, observed, requests, origin, .. } = *self;
         // Plans with a problem have no checks that others could be made of.
-        let special = self.special.clone();
-        Plan {
-            max_units,
-            max_delay,
-            peek,
-            observed,
-            requests,
-            origin,
-            special,
-            ..Plan::from_distinct(checks.collect())
-        }
+        let extra = self.extra.clone();
+        Plan { max_units, max_delay, peek, observed, requests, origin, extra, ..Plan::from_distinct(checks.collect()) }
     }
 
     /// The time that the store has for the decision, if set.

@@ -26,10 +26,8 @@ use crate::limit::MAX_AMOUNT;
 use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{CountedSubject, Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
-use crate::rules::UsageKind;
-use crate::spi::RequestProblemKind;
-use crate::spi::{BodyNeed, BodyUse, Key, Match, Matcher, RequestMemo, Subject};
-use crate::{Request, Secret};
+use crate::spi::{BodyNeed, BodyUse, Key, Match, Matcher, RequestMemo, RequestProblemKind, Subject};
+use crate::{Request, Secret, rules::UsageKind};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
 
 /// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.

@@ -9,8 +9,7 @@ use sfv::{FieldType, List, ListEntry, Parser};
 use tidegate::http::{ErrorFormat, HeaderPolicy, Headers, Rejection, ResetFormat};
 use tidegate::limits::Window;
 use tidegate::rules::UsageKind;
-use tidegate::spi::CheckResult;
-use tidegate::spi::{MAX_AMOUNT, Role};
+use tidegate::spi::{CheckResult, MAX_AMOUNT, Role};
 use tidegate::{
     Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet, StoreError,
     StoreErrorKind, Timestamp,

@@ -10,9 +10,6 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::grants::GrantError;
-use tidegate::limits::{Period, Periods};
-use tidegate::rules::LedgerMode;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
     AccountKey, BoxFuture, EntryId, EntryKind, GateHold, GateHoldStatus, GateState, Journal, LedgerStage, Outbox,
@@ -20,7 +17,7 @@ use tidegate::spi::{
 };
 use tidegate::{
     Ending, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind,
-    Timestamp,
+    Timestamp, grants::GrantError, limits::Period, limits::Periods, rules::LedgerMode,
 };
 
 /// A journal that remembers what it was told, and may be full.

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::spi::RequestProblemKind;
-use tidegate::spi::Subject;
+use tidegate::spi::{RequestProblemKind, Subject};
 use tidegate::{Limit, Request, Rule, RuleSet};
 
 fn rule(per: &str) -> Rule {

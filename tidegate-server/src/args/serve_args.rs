@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tidegate::spi::DEFAULT_MAX_KEYS;
-use tidegate::spi::Namespace;
+use tidegate::spi::{DEFAULT_MAX_KEYS, Namespace};
 use tidegate_redis::RedisOptions;
 use tidegate_rules::FrontDoor;
 

@@ -21,8 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::spi::Namespace;
-use tidegate::spi::{Journal, LedgerStage};
+use tidegate::spi::{Journal, LedgerStage, Namespace};
 use tidegate::{Secret, Timer};
 use tidegate_ledger::{
     JournalErrorKind, JournalFile, Ledger, LedgerError, LedgerService, LedgerUrl, ServiceOptions, ServiceStats,

@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::spi::CheckResult;
 use tidegate::spi::algorithm::TakePosition;
-use tidegate::spi::{CheckVerdict, Gate, KnownDenial, Observer, Outcome, Plan};
+use tidegate::spi::{CheckResult, CheckVerdict, Gate, KnownDenial, Observer, Outcome, Plan};
 use tidegate::{Decision, ManualClock, OnFailure, Request, Rule, RuleMode, StoreError, StoreErrorKind, Timestamp};
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, poll_once};

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::grants::OutstandingReservations;
-use tidegate::spi::CheckResult;
-use tidegate::spi::{Check, Plan};
+use tidegate::spi::{Check, CheckResult, Plan};
 use tidegate::{Decision, Limit, Limiter, OnFailure, StoreError};
 
 use crate::doors::check::check_response::CheckResponse;

@@ -1,8 +1,7 @@
 //! `CheckResponse`: a decision as JSON, the body of `POST /v1/check`. Subjects appear as hashes only. Pure.
 
 use serde::Serialize;
-use tidegate::spi::CheckResult;
-use tidegate::spi::Role;
+use tidegate::spi::{CheckResult, Role};
 use tidegate::{Decision, StoreErrorKind};
 
 use crate::command::duration_text::whole_millis;

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::http::ErrorFormat;
-use tidegate::spi::CheckResult;
 use tidegate::spi::algorithm::{self, Op, StateView, Take};
-use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Role, Store};
+use tidegate::spi::{Adjustment, Check, CheckResult, Origin, Plan, PlanError, PlanMode, Role, Store};
 use tidegate::{Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
 

@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use tidegate::limits::Algorithm;
-use tidegate::spi::CheckResult;
-use tidegate::spi::Role;
+use tidegate::spi::{CheckResult, Role};
 use tidegate::{Decision, Timestamp};
 
 use super::config::EnvoyConfig;

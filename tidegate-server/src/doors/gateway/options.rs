@@ -118,7 +118,7 @@ impl GatewayOptions {
     }
 
     /// See [`with_response_timeout`](Self::with_response_timeout).
-    pub const fn response_timeout(&self) -> Duration {
+    pub(crate) const fn response_timeout(&self) -> Duration {
         self.response_timeout
     }
 
@@ -128,17 +128,17 @@ impl GatewayOptions {
     }
 
     /// See [`with_upload_timeout`](Self::with_upload_timeout).
-    pub const fn upload_timeout(&self) -> Duration {
+    pub(crate) const fn upload_timeout(&self) -> Duration {
         self.upload_timeout
     }
 
     /// See [`with_max_upstream_connections`](Self::with_max_upstream_connections).
-    pub const fn max_upstream_connections(&self) -> usize {
+    pub(crate) const fn max_upstream_connections(&self) -> usize {
         self.max_upstream_connections
     }
 
     /// See [`with_max_upstream_queue`](Self::with_max_upstream_queue).
-    pub const fn max_upstream_queue(&self) -> usize {
+    pub(crate) const fn max_upstream_queue(&self) -> usize {
         self.max_upstream_queue
     }
 
@@ -148,7 +148,7 @@ impl GatewayOptions {
     }
 
     /// See [`with_trust_forwarded`](Self::with_trust_forwarded).
-    pub const fn trust_forwarded(&self) -> bool {
+    pub(crate) const fn trust_forwarded(&self) -> bool {
         self.trust_forwarded
     }
 }
