@@ -40,7 +40,7 @@ impl<'l, S> PlanLimiter<'l, S> {
     /// The plan as a reservation under the rules whose actual cost is the [token usage](crate::rules::UsageKind) of a language model, and those
     /// that share a budget with them: these hold the cost. Under the others the request is counted at once, as without a reservation: their
     /// cost is taken. All or nothing for both. Its owner is random, so no earlier reservation can refuse it.
-    pub fn reserving_usage<'r>(self, plan: Plan<'r>) -> Plan<'r> {
+    pub fn reserving_usage(self, plan: Plan<'_>) -> Plan<'_> {
         self.0.usage_reservation_plan(plan)
     }
 }
