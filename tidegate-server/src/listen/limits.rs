@@ -111,29 +111,14 @@ impl ConnectionLimits {
         self
     }
 
-    /// See [`with_header_timeout`](Self::with_header_timeout).
-    pub(crate) const fn header_timeout(&self) -> Duration {
-        self.header_timeout
-    }
-
     /// See [`with_write_timeout`](Self::with_write_timeout).
-    pub(crate) const fn write_timeout(&self) -> Duration {
+    pub const fn write_timeout(&self) -> Duration {
         self.write_timeout
     }
 
     /// See [`with_min_rate`](Self::with_min_rate).
-    pub(crate) const fn min_rate(&self) -> u64 {
+    pub const fn min_rate(&self) -> u64 {
         self.min_rate
-    }
-
-    /// See [`with_drain_timeout`](Self::with_drain_timeout).
-    pub(crate) const fn drain_timeout(&self) -> Duration {
-        self.drain_timeout
-    }
-
-    /// See [`with_max_header_bytes`](Self::with_max_header_bytes).
-    pub(crate) const fn max_header_bytes(&self) -> usize {
-        self.max_header_bytes
     }
 
     /// See [`with_max_connections`](Self::with_max_connections).

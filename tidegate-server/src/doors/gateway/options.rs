@@ -117,38 +117,23 @@ impl GatewayOptions {
         self.connect_timeout
     }
 
-    /// See [`with_response_timeout`](Self::with_response_timeout).
-    pub(crate) const fn response_timeout(&self) -> Duration {
-        self.response_timeout
-    }
-
     /// See [`with_max_body_bytes`](Self::with_max_body_bytes).
     pub const fn max_body_bytes(&self) -> u64 {
         self.max_body_bytes
     }
 
-    /// See [`with_upload_timeout`](Self::with_upload_timeout).
-    pub(crate) const fn upload_timeout(&self) -> Duration {
-        self.upload_timeout
-    }
-
     /// See [`with_max_upstream_connections`](Self::with_max_upstream_connections).
-    pub(crate) const fn max_upstream_connections(&self) -> usize {
+    pub const fn max_upstream_connections(&self) -> usize {
         self.max_upstream_connections
     }
 
     /// See [`with_max_upstream_queue`](Self::with_max_upstream_queue).
-    pub(crate) const fn max_upstream_queue(&self) -> usize {
+    pub const fn max_upstream_queue(&self) -> usize {
         self.max_upstream_queue
     }
 
     /// See [`with_access_log`](Self::with_access_log).
     pub const fn access_log(&self) -> bool {
         self.access_log
-    }
-
-    /// See [`with_trust_forwarded`](Self::with_trust_forwarded).
-    pub(crate) const fn trust_forwarded(&self) -> bool {
-        self.trust_forwarded
     }
 }
