@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate::grants::{GrantError, Retake};
 use tidegate::{
-    Clock, Decision, Ending, Grant, GrantError, Limiter, ManualClock, MemoryStore, Request, Retake, Rule, RuleSet,
-    Secret, Timestamp,
+    Clock, Decision, Ending, Grant, Limiter, ManualClock, MemoryStore, Request, Rule, RuleSet, Secret, Timestamp,
 };
 use tidegate_server::{AnyStore, CheckApi};
 use tidegate_tower::Handle;

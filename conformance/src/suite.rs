@@ -8,11 +8,9 @@ use std::time::Duration;
 
 use axum::Router;
 use futures_util::future::join_all;
-use tidegate::spi::{Key, Plan, Store, Verdict};
-use tidegate::{
-    Limit, Limiter, ManualClock, MemoryStore, Namespace, Period, Periods, Rate, Request, Rule, RuleSet, StoreError,
-    Timestamp,
-};
+use tidegate::limits::{Period, Periods};
+use tidegate::spi::{Key, Namespace, Plan, Store, Verdict};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError, Timestamp};
 use tidegate_redis::{RedisOptions, RedisStore};
 pub use tidegate_server::AnyStore;
 use tidegate_server::gateway::{Gateway, GatewayOptions};

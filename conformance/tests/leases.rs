@@ -14,8 +14,9 @@ use conformance::suite::{
     AnyStore, MAX_WAIT, count_allowed, decide_all, key_name, left, long_timeout_options, on_every_store,
 };
 use conformance::topology::Cluster;
+use tidegate::grants::{GrantError, Retake};
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, PlanMode, Store, Subject};
-use tidegate::{Decision, Ending, Grant, GrantError, Limit, Limiter, OnFailure, Rate, Request, Retake, Rule, RuleSet};
+use tidegate::{Decision, Ending, Grant, Limit, Limiter, OnFailure, Rate, Request, Rule, RuleSet};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
@@ -46,7 +47,7 @@ async fn a_stranger_frees_no_slot_and_a_refund_of_a_released_one_nothing() {
         let (mut first, mut second) = (hold(&limiter).await, hold(&limiter).await);
         let plan = limiter.plan(&Request::new(""));
         let stranger = Adjustment::release(&plan.checks()[0], LeaseOwner::random());
-        limiter.adjust(&[stranger]).await.unwrap();
+        limiter.plans().adjust(&[stranger]).await.unwrap();
         assert_eq!(left(&limiter).await, 0);
         limiter.end(&mut first, &Ending::Release).await.unwrap();
         limiter.end(&mut second, &Ending::Refund).await.unwrap();
@@ -168,7 +169,7 @@ async fn a_take_that_is_repeated_by_its_owner_holds_one_slot() {
         let limiter = fixture.limiter(slots(2));
         let plan = limiter.plan(&Request::new(""));
         for _ in 0..3 {
-            assert!(limiter.check_plan(&plan).await.unwrap().is_allowed());
+            assert!(limiter.plans().check(&plan).await.unwrap().is_allowed());
         }
         assert_eq!(left(&limiter).await, 1);
     })
@@ -182,11 +183,11 @@ async fn denied_requests_hold_no_slot_even_if_each_check_counts() {
         let limiter = fixture.limiter_of([Rule::new("slots", slots(5)), Rule::new("hour", hour)]);
         for mode in [PlanMode::AllOrNothing, PlanMode::CountEach] {
             let plan = limiter.plan(&Request::new("")).with_mode(mode);
-            let mut decision = limiter.check_plan(&plan).await.unwrap();
+            let mut decision = limiter.plans().check(&plan).await.unwrap();
             limiter.end(&mut decision.take_grant(), &Ending::Release).await.unwrap();
             for _ in 0..3 {
                 let plan = limiter.plan(&Request::new("")).with_mode(mode);
-                assert!(!limiter.check_plan(&plan).await.unwrap().is_allowed());
+                assert!(!limiter.plans().check(&plan).await.unwrap().is_allowed());
             }
             let peek = limiter.peek(&Request::new("")).await.unwrap();
             assert_eq!(peek.checks()[0].outcome().remaining, 5, "{mode:?}");
@@ -280,10 +281,10 @@ async fn a_plan_that_is_denied_across_slots_gives_its_slots_back() {
             let peek = limiter.peek(&request()).await.unwrap();
             peek.checks().iter().map(|check| check.outcome().remaining).collect::<Vec<_>>()
         };
-        let mut first = limiter.check_plan(&limiter.plan(&request()).with_mode(mode)).await.unwrap();
+        let mut first = limiter.plans().check(&limiter.plan(&request()).with_mode(mode)).await.unwrap();
         assert!(first.is_allowed());
         for _ in 0..4 {
-            let mut denied = limiter.check_plan(&limiter.plan(&request()).with_mode(mode)).await.unwrap();
+            let mut denied = limiter.plans().check(&limiter.plan(&request()).with_mode(mode)).await.unwrap();
             assert!(!denied.is_allowed() && denied.take_grant().split_slots().is_empty(), "{mode:?}");
             assert_eq!(remaining().await, [1, 4, 0], "{mode:?}");
         }

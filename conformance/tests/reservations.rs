@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{MAX_WAIT, key_name, left, long_timeout_options, on_every_store};
+use tidegate::grants::GrantError;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::Store;
-use tidegate::{Ending, GrantError, Limit, Limiter, Period, Periods, Rate, Request, Rule, RuleSet, Timestamp};
+use tidegate::{Ending, Limit, Limiter, Rate, Request, Rule, RuleSet, Timestamp};
 use tidegate_redis::RedisStore;
 
 /// Otherwise one hold would stand for two actions, and the second would take no place in its queue.

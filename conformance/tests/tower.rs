@@ -12,8 +12,9 @@ use conformance::server::{KINDS, Server};
 use conformance::suite::{
     StoreFixture, left, long_timeout_options, on_every_store, one_limit_of_each_kind, serve, until,
 };
+use tidegate::limits::Algorithm;
 use tidegate::spi::Store;
-use tidegate::{Algorithm, Limit, Limiter, Rate, Rule, RuleSet};
+use tidegate::{Limit, Limiter, Rate, Rule, RuleSet};
 use tidegate_tower::LimitLayer;
 use tower::ServiceExt;
 

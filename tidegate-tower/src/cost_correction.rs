@@ -3,7 +3,7 @@
 use http::response;
 use tidegate::attributes::{RequestAttributes, SIZE};
 use tidegate::spi::{Plan, Store};
-use tidegate::{Costs, Ending, Grant};
+use tidegate::{Ending, Grant};
 
 use crate::body_size::AssumedBodySize;
 use crate::handle::ActiveLimiter;

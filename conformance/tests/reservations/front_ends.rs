@@ -5,7 +5,8 @@ use std::time::Duration;
 use conformance::instance::Refusal::{AlreadyEnded, KeyReused, NotHeld};
 use conformance::instance::{RESERVATION_TTL, by_each_front_end};
 use futures_util::future::join_all;
-use tidegate::{Limit, Period, Periods, Rate, Request, Rule};
+use tidegate::limits::{Period, Periods};
+use tidegate::{Limit, Rate, Request, Rule};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 const SECOND: Duration = Duration::from_secs(1);

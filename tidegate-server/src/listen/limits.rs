@@ -140,11 +140,6 @@ impl ConnectionLimits {
         self
     }
 
-    /// See [`with_header_timeout`](Self::with_header_timeout).
-    pub const fn header_timeout(&self) -> Duration {
-        self.header_timeout
-    }
-
     /// See [`with_write_timeout`](Self::with_write_timeout).
     pub const fn write_timeout(&self) -> Duration {
         self.write_timeout
@@ -153,16 +148,6 @@ impl ConnectionLimits {
     /// See [`with_min_rate`](Self::with_min_rate).
     pub const fn min_rate(&self) -> u64 {
         self.min_rate
-    }
-
-    /// See [`with_drain_timeout`](Self::with_drain_timeout).
-    pub const fn drain_timeout(&self) -> Duration {
-        self.drain_timeout
-    }
-
-    /// See [`with_max_header_bytes`](Self::with_max_header_bytes).
-    pub const fn max_header_bytes(&self) -> usize {
-        self.max_header_bytes
     }
 
     /// See [`with_max_connections`](Self::with_max_connections).

@@ -43,7 +43,7 @@ async fn gateway_of(upstream: &str, max: u64) -> (SocketAddr, TestHandle, Manual
 fn free(handle: &TestHandle) -> u64 {
     let limiter = handle.limiter();
     let plan = limiter.plan(&tidegate::Request::new("")).with_peek();
-    limiter.check_plan_now(&plan).checks()[0].outcome().remaining
+    limiter.plans().check_now(&plan).checks()[0].outcome().remaining
 }
 
 /// An upstream that accepts every upgrade and echoes.

@@ -12,7 +12,8 @@ use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
-use tidegate::{HeldLease, Limit, ManualClock, MemoryStore, Rate, Rule, RuleSet};
+use tidegate::grants::HeldLease;
+use tidegate::{Limit, ManualClock, MemoryStore, Rate, Rule, RuleSet};
 use tidegate_tower::{Handle, LeaseLost, LimitLayer};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
@@ -41,7 +42,7 @@ fn layer_with(rules: impl IntoIterator<Item = Rule>) -> (LimitLayer<Store>, Manu
 fn free(handle: &Handle<Store>) -> u64 {
     let limiter = handle.limiter();
     let plan = limiter.plan(&tidegate::Request::new("")).with_peek();
-    limiter.check_plan_now(&plan).checks()[0].outcome().remaining
+    limiter.plans().check_now(&plan).checks()[0].outcome().remaining
 }
 
 type FrameSender = mpsc::UnboundedSender<Result<&'static str, std::io::Error>>;

@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidegate::grants::GrantError;
 use tidegate::spi::{LeaseOwner, ReservationTerms};
 use tidegate::{
-    Ending, Grant, GrantError, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, StoreError, StoreErrorKind,
+    Ending, Grant, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, StoreError, StoreErrorKind,
 };
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, poll_once};
@@ -125,10 +126,10 @@ fn what_a_lost_reply_may_have_reserved_is_released_unless_the_call_can_be_repeat
         let terms = ReservationTerms::new(LeaseOwner::random(), Duration::from_secs(300), keyed);
         let plan = limiter.plan(&request()).with_reservation(terms);
         assert_eq!(store.memory.decide_now(&plan).granted(), 1);
-        assert!(poll_once(limiter.check_plan(&plan)).unwrap().degraded().is_some());
+        assert!(poll_once(limiter.plans().check(&plan)).unwrap().degraded().is_some());
         store.fails.store(false, Ordering::Relaxed);
         assert_eq!(left(&limiter), Some(if keyed { 40 } else { 100 }));
-        assert_eq!(poll_once(limiter.check_plan(&plan)).unwrap().remaining(), Some(40));
+        assert_eq!(poll_once(limiter.plans().check(&plan)).unwrap().remaining(), Some(40));
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::http::{ErrorFormat, HeaderPolicy};
-use tidegate::{Limit, ManualClock, MemoryStore, OnFailure, Rule, RuleSet, Timestamp, UsageKind};
+use tidegate::rules::UsageKind;
+use tidegate::{Limit, ManualClock, MemoryStore, OnFailure, Rule, RuleSet, Timestamp};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 use super::in_process::CheckApi;
