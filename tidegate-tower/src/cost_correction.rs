@@ -2,6 +2,7 @@
 
 use http::response;
 use tidegate::attributes::{RequestAttributes, SIZE};
+use tidegate::grants::Costs;
 use tidegate::spi::{Plan, Store};
 use tidegate::{Ending, Grant};
 

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 use tidegate::attributes::NormalForms;
 use tidegate::http::ErrorFormat;
-use tidegate::limits::Penalty;
-use tidegate::rules::{AnonymousBounds, OnMissing, OnOverload, PartitionBy, UsageKind};
+use tidegate::rules::{OnMissing, OnOverload, PartitionBy, UsageKind};
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
 use tidegate::{Limit, OnFailure, Rule, RuleMode};
 

@@ -328,7 +328,7 @@ mod tests {
         };
         assert_eq!(numbers(&limits), numbers(&default));
         // A signal to stop leaves requests less time than the library: 10 seconds.
-        let sizes = |limits: &ConnectionLimits| (limits.header_timeout(), limits.max_header_bytes());
+        let sizes = |limits: &ConnectionLimits| (limits.header_timeout, limits.max_header_bytes);
         assert_eq!(sizes(&limits), sizes(&default));
         let options = GatewayOptions::new().with_upload_pace(limits.write_timeout(), limits.min_rate());
         assert_eq!(format!("{:?}", arguments.gateway_options), format!("{options:?}"));

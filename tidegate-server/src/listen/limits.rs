@@ -32,10 +32,10 @@ pub struct ConnectionLimits {
     pub(super) max_connections: usize,
     /// Maximum size of a request head, in bytes
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_HEADER_BYTES", value_parser = whole_number::<usize>(MIN_HEADER_BYTES as u64..=u64::MAX), default_value_t = Self::new().max_header_bytes, help_heading = LIMITS_HEADING, display_order = 2)]
-    pub(super) max_header_bytes: usize,
+    pub(crate) max_header_bytes: usize,
     /// Time within which a client must send the head of a request
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_HEADER_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING, display_order = 4)]
-    pub(super) header_timeout: Duration,
+    pub(crate) header_timeout: Duration,
     /// Maximum number of connections from one client (an address of IPv4, a /64 of IPv6) to each address; further ones are
     /// closed [default: a tenth of --max-connections]
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_CLIENT", value_parser = parse_permits, help_heading = LIMITS_HEADING, display_order = 10)]
