@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use conformance::server::{Kind, Server};
 use conformance::suite::{START, key_name, long_timeout_options};
+use tidegate::limits::{Penalty, Period, Periods, Window};
+use tidegate::rules::LedgerMode;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::algorithm::{HoldOp, Op, TakePosition};
 use tidegate::spi::{
     AccountKey, Adjustment, Check, Gate, GateHold, GateHoldStatus, GateState, LeaseOwner, Outbox, Plan,
     ReservationTerms, Store, Subject,
 };
-use tidegate::{LedgerMode, Limit, ManualClock, Penalty, Period, Periods, Rate, Window};
+use tidegate::{Limit, ManualClock, Rate};
 use tidegate_redis::RedisStore;
 
 const MINUTE: Duration = Duration::from_secs(60);

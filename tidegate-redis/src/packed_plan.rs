@@ -5,9 +5,10 @@ use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
 use smallvec::SmallVec;
+use tidegate::Limit;
+use tidegate::limits::Algorithm;
 use tidegate::spi::algorithm::lua;
 use tidegate::spi::{Check, Plan, PlanMode, ReservationTerms, Role};
-use tidegate::{Algorithm, Limit};
 
 use crate::args::PackedNumbers;
 use crate::cardinality::OverflowRoute;

@@ -225,8 +225,9 @@ mod tests {
     use crate::outbox::LedgerPartitions;
     use crate::packed_plan::{LIMIT_BYTES, LIMIT_HEADER_BYTES, PackedPlan};
     use crate::period_clock::PackTime;
+    use tidegate::limits::{Penalty, Period, Periods};
     use tidegate::spi::{Adjustment, Check, Gate, Plan, Subject};
-    use tidegate::{Limit, Penalty, Period, Periods, Rate, Timestamp};
+    use tidegate::{Limit, Rate, Timestamp};
 
     /// The contract at the top of a script, as (label, text), with continuation lines joined.
     fn contract(text: &str) -> Vec<(String, String)> {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use tidegate::limits::{Penalty, Period, Periods, Window};
 use tidegate::spi::algorithm::{FractionalMicros, HoldOp, Op, TakePosition};
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, Subject};
-use tidegate::{Limit, Penalty, Period, Periods, Rate, Timestamp, Window};
+use tidegate::{Limit, Rate, Timestamp};
 
 use super::PackedAdjustment;
 use crate::cardinality::OverflowRoute;

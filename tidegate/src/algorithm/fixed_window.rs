@@ -16,8 +16,9 @@
 use super::lua::{LuaFunction, LuaInput};
 use super::value::{NUMBER_BOUND, split_number};
 use super::{CLOCK_MARGIN_MICROS, Calendar, DecidedTake, Effect, Kind, Op, Outcome, State, Take, TakePosition};
+use crate::Timestamp;
 use crate::limit::{LimitError, whole_micros};
-use crate::{Timestamp, Window};
+use crate::limits::Window;
 use std::time::Duration;
 
 /// The parameters of a fixed window.

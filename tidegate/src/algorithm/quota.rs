@@ -33,9 +33,10 @@ use std::time::Duration;
 use super::lua::{LuaFunction, LuaInput};
 use super::value::{split_list, split_number};
 use super::{DecidedTake, Effect, Kind, Op, Outcome, State, Take, TakePosition};
+use crate::Timestamp;
 use crate::limit::{LimitError, MAX_AMOUNT, MAX_WINDOW_MICROS};
+use crate::limits::Periods;
 use crate::periods::until;
-use crate::{Periods, Timestamp};
 
 /// How many periods one calendar may be ahead of another. Local times are up to 26 hours apart, so dates up to two days, and so are months
 /// which begin on the first and on the last day.

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use super::MemoryStore;
 use super::outbox::MemoryOutbox;
+use crate::Limit;
 use crate::algorithm::quota::QuotaState;
 use crate::algorithm::{State, StateWithHolds};
 use crate::key::{Key, KeyStem};
 use crate::ledger::{AccountKey, EntryId, GateState, Journal, Outbox, OutboxBatch, OutboxPosition};
+use crate::limits::Periods;
 use crate::plan::Plan;
 use crate::store::{Adjustment, StoreError, StoreErrorKind};
-use crate::{Limit, Periods};
 
 /// The states of quotas that the ledger rebuilds are kept for so much longer: their time zones are not known, and up to 26 hours apart.
 const ZONE_MARGIN_MICROS: u64 = 26 * 3_600_000_000;
