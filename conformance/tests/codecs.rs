@@ -270,7 +270,8 @@ async fn a_state_of_the_ledger_is_written_and_read_as_by_earlier_versions() {
     let (server, clock) = (Server::start(Kind::Redis), ManualClock::starting_at(START));
     let store = server.store_with(long_timeout_options().with_clock(clock.clone())).await;
     let limit = Limit::quota(10, Periods::utc(Period::Day)).unwrap();
-    let gate = Gate::for_rule("r", limit).with_ledger(Some(LedgerMode::Async));
+    let rule = tidegate::Rule::new("r", limit).with_per(["subject"]).with_ledger(LedgerMode::Async);
+    let gate = Gate::new(rule, "", limit);
     // Of the day of `START`.
     let index = 739_879;
     let hold = |owner, units, status| GateHold {
