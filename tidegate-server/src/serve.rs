@@ -107,7 +107,7 @@ impl Server {
     /// Opens the store, reads the rules, and listens where it is not off; port 0 takes a free one.
     pub(crate) async fn start(arguments: &ServeArgs) -> Result<Self, Failure> {
         let access = arguments.admin_access()?.map(Arc::new);
-        let plan = arguments.descriptor_plan();
+        let plan = arguments.open_file_plan();
         let gateway = arguments.gateway(&plan)?;
         let engine = Arc::new(Engine::open(arguments).await?);
         let stats = engine.metrics().addresses();
@@ -137,7 +137,7 @@ impl Server {
         let (timeout, mut front_doors) = (arguments.request_timeout, JoinSet::new());
         if let Some((address, listener)) = http {
             let api = check::router(Arc::clone(&engine), BrowserGuard::new(address), stopping.clone());
-            let waiting = Some((check::ACQUIRE_PATH, engine.waiting().max_wait()));
+            let waiting = Some((check::ACQUIRE_PATH, engine.acquire_calls().max_wait()));
             let api = request_limits::http(api, CallTimeouts { call: timeout, waiting }, &stats.http);
             front_doors.spawn(serve(listener, api, stopping.clone()));
         }

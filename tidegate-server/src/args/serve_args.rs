@@ -8,17 +8,17 @@ use clap::Args;
 use tidegate_rules::FrontDoor;
 
 use super::LIMITS_HEADING;
+use super::deployment::SecretArgs;
 use super::flag_values::{ListenAddress, MAX_SECONDS, listen_address, seconds, share, whole_number};
-use super::secret::SecretArgs;
 use crate::admin::{AdminAccess, AdminTokenArgs};
 use crate::command::failure::Failure;
-use crate::doors::check::waiting::WaitingBounds;
+use crate::doors::check::acquire_calls::AcquireBounds;
 use crate::doors::envoy::DEFAULT_MAX_DECISION_TIME;
 use crate::doors::envoy::door::EnvoyArgs;
 use crate::doors::gateway::{Gateway, GatewayOptions, UpstreamTlsArgs, upstream_address};
 use crate::engine::client_resolver::Networks;
 use crate::engine::ledger::ledger_args::LedgerArgs;
-use crate::lifecycle::descriptors::{DescriptorPlan, raise_limit};
+use crate::lifecycle::open_file_plan::{OpenFilePlan, raise_limit};
 use crate::listen::{ConnectionLimits, TlsArgs, TlsFiles};
 use crate::observe::log::logging::LogArgs;
 use crate::store::StoreArgs;
@@ -73,7 +73,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_REQUEST_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING, display_order = 5)]
     pub(crate) request_timeout: Duration,
     #[command(flatten)]
-    pub(crate) waiting: WaitingBounds,
+    pub(crate) waiting: AcquireBounds,
     /// Networks to which the maxima for one client do not apply, besides the trusted proxies of the rule file, such as
     /// 10.0.0.0/8,192.0.2.7; `none` for none
     #[arg(long, value_name = "NETWORKS", env = "TIDEGATE_EXEMPT_CLIENTS", default_value = "127.0.0.0/8,::1", help_heading = LIMITS_HEADING, display_order = 13)]
@@ -107,11 +107,11 @@ impl ServeArgs {
     }
 
     /// Raises the limit of file descriptors, and shares them between the addresses.
-    pub(crate) fn descriptor_plan(&self) -> DescriptorPlan {
+    pub(crate) fn open_file_plan(&self) -> OpenFilePlan {
         let addresses = [self.http.is_some(), self.grpc.is_some(), self.has_gateway()];
         let addresses = addresses.into_iter().filter(|is_on| *is_on).count();
         let upstream = if self.has_gateway() { self.gateway_options.max_upstream_connections() } else { 0 };
-        DescriptorPlan::new(raise_limit(), addresses, self.limits.max_connections(), upstream)
+        OpenFilePlan::new(raise_limit(), addresses, self.limits.max_connections(), upstream)
     }
 
     /// The maximum time for a decision of Envoy's rate limit service. A larger `--store-budget` counts only if it is given: the
@@ -153,7 +153,7 @@ impl ServeArgs {
     }
 
     /// The gateway and its address, if the flags ask for one. What is said of one that is off has no effect.
-    pub(crate) fn gateway(&self, plan: &DescriptorPlan) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
+    pub(crate) fn gateway(&self, plan: &OpenFilePlan) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
         let address = self.gateway.unwrap_or(Some(DEFAULT_GATEWAY));
         let Some(address) = address else { return Ok(None) };
         self.upstream_tls.check(self.upstream.as_ref())?;
@@ -229,7 +229,7 @@ mod tests {
         let gateway = |line: &str| {
             let arguments = parse(line);
             arguments
-                .gateway(&arguments.descriptor_plan())
+                .gateway(&arguments.open_file_plan())
                 .map(|gateway| gateway.map(|(address, _)| address.to_string()))
         };
         let address = |line: &str| gateway(line).unwrap();
@@ -293,11 +293,11 @@ mod tests {
             ("serve --upstream https://a_b..c".to_owned(), "must be a host name or an IP address"),
         ] {
             let arguments = parse(&line);
-            let error = arguments.gateway(&arguments.descriptor_plan()).unwrap_err();
+            let error = arguments.gateway(&arguments.open_file_plan()).unwrap_err();
             assert!(matches!(&error, Failure::Usage(message) if message.contains(reason)), "{line}: {error:?}");
         }
         let arguments = parse(&format!("{https} --upstream-ca {first} --upstream-cert {first} --upstream-key {key}"));
-        assert!(arguments.gateway(&arguments.descriptor_plan()).is_ok());
+        assert!(arguments.gateway(&arguments.open_file_plan()).is_ok());
     }
 
     #[test]
