@@ -2,8 +2,8 @@
 //! read again when they change.
 
 pub(crate) mod config_part;
+pub(crate) mod descriptors;
 mod file_writers;
-pub(crate) mod open_file_plan;
 pub(crate) mod reload;
 pub(crate) mod start_page;
 mod watched_files;

@@ -107,7 +107,7 @@ impl Server {
     /// Opens the store, reads the rules, and listens where it is not off; port 0 takes a free one.
     pub(crate) async fn start(arguments: &ServeArgs) -> Result<Self, Failure> {
         let access = arguments.admin_access()?.map(Arc::new);
-        let plan = arguments.open_file_plan();
+        let plan = arguments.descriptor_plan();
         let gateway = arguments.gateway(&plan)?;
         let engine = Arc::new(Engine::open(arguments).await?);
         let stats = engine.metrics().addresses();

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use clap::Args;
 use ring::hmac;
-use tidegate::{Namespace, Secret};
+use tidegate::Secret;
+use tidegate::spi::Namespace;
 
 use crate::command::failure::Failure;
 
