@@ -25,12 +25,12 @@ use self::rule_fingerprint::RuleFingerprint;
 use self::rules_status::{RulesStatus, log_report};
 use crate::args::serve_args::ServeArgs;
 use crate::command::failure::Failure;
-use crate::command::timer::tokio_timer;
-use crate::doors::check::waiting::AcquireCalls;
+use crate::command::tokio_timer;
+use crate::doors::check::acquire_calls::AcquireCalls;
 use crate::doors::door_gaps::{check_gateway_rules, log_gaps};
 use crate::doors::envoy::door::Envoy;
 use crate::doors::envoy::{EnvoyConfig, EnvoyService};
-use crate::lifecycle::part::{Part, PartErrors};
+use crate::lifecycle::config_part::{ConfigPart, ConfigPartErrors};
 use crate::lifecycle::start_page;
 use crate::listen::{Tls, TlsArgs, TlsError};
 use crate::observe::log::refusal_log::RefusalLog;
@@ -60,10 +60,10 @@ pub(crate) struct Engine {
     ledger: Option<ServerLedger>,
     has_secret: bool,
     tokens: GrantTokens,
-    waiting: AcquireCalls,
+    acquire_calls: AcquireCalls,
     /// For callers that wait, and for the age of leases.
     timer: Arc<dyn Timer>,
-    part_errors: PartErrors,
+    part_errors: ConfigPartErrors,
     /// For the addresses that only the operator's own services call.
     tls: Option<Tls>,
     /// For the gateway, which asks for no client certificates.
@@ -131,7 +131,7 @@ impl Engine {
             None => limiter,
         };
         let untrusted = metrics.untrusted_forwarded().clone();
-        let waiting = AcquireCalls::new(arguments.waiting, metrics.waiting().clone());
+        let acquire_calls = AcquireCalls::new(arguments.waiting, metrics.acquire().clone());
         let engine = Self {
             handle: Handle::new(limiter),
             rule_changes: watch::Sender::new(()),
@@ -150,9 +150,9 @@ impl Engine {
             ledger,
             has_secret,
             tokens: GrantTokens::new(arguments.secret.token_key(), is_shared),
-            waiting,
+            acquire_calls,
             timer,
-            part_errors: PartErrors::default(),
+            part_errors: ConfigPartErrors::default(),
             tls: arguments.tls()?.as_ref().map(TlsArgs::load).transpose()?,
             gateway_tls: arguments.gateway_tls()?.as_ref().map(TlsArgs::load).transpose()?,
             _probe: probe,
@@ -200,7 +200,7 @@ impl Engine {
     }
 
     /// Why the last attempt to read each part failed.
-    pub(crate) const fn part_errors(&self) -> &PartErrors {
+    pub(crate) const fn part_errors(&self) -> &ConfigPartErrors {
         &self.part_errors
     }
 
@@ -254,8 +254,8 @@ impl Engine {
     }
 
     /// The callers that wait.
-    pub(crate) const fn waiting(&self) -> &AcquireCalls {
-        &self.waiting
+    pub(crate) const fn acquire_calls(&self) -> &AcquireCalls {
+        &self.acquire_calls
     }
 
     pub(crate) fn timer(&self) -> &dyn Timer {
@@ -357,14 +357,14 @@ impl Engine {
         *status = RulesStatus::new(status.version + 1, file);
         drop(status);
         self.announce_rules();
-        self.part_errors.set(Part::Rules, None);
+        self.part_errors.set(ConfigPart::Rules, None);
         changes
     }
 }
 
 fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
     let read = match path {
-        Some(path) => crate::command::rule_file::load_rule_file(path)?,
+        Some(path) => crate::command::load_rule_file(path)?,
         None => tidegate_rule_tools::parse_and_lint("example", start_page::EXAMPLE_RULES),
     };
     Ok(read?)

@@ -40,14 +40,15 @@
 //!
 //! The source has a directory for each part of `tidegate serve`:
 //!
-//! - `args`: the flags, and the parsers of their values.
+//! - `args`: the flags that no part has for itself, and the parsers of values. Each other flag is declared where its value is used.
+//! - `store`: the store that a URL names, and the connection to it.
 //! - `engine`: the limiter on the store, the rules in force, and the ledger.
 //! - `doors`: the front ends: `check` (the check API), `forward_auth`, `envoy`, `gateway`.
 //! - `admin`: the admin address.
 //! - `calls`: what every call to the server's own addresses passes: the browser guard, limits on bodies and time, JSON in and out.
 //! - `tokens`: receipts, leases and reservations as signed texts.
 //! - `observe`: metrics and the log.
-//! - `lifecycle`: the connection to the store, file descriptors, the start page, reloading.
+//! - `lifecycle`: file descriptors, the start page, reloading.
 //! - `listen`: the listener.
 
 mod admin;

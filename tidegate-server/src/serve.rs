@@ -137,7 +137,7 @@ impl Server {
         let (timeout, mut front_doors) = (arguments.request_timeout, JoinSet::new());
         if let Some((address, listener)) = http {
             let api = check::router(Arc::clone(&engine), BrowserGuard::new(address), stopping.clone());
-            let waiting = Some((check::ACQUIRE_PATH, engine.waiting().max_wait()));
+            let waiting = Some((check::ACQUIRE_PATH, engine.acquire_calls().max_wait()));
             let api = request_limits::http(api, CallTimeouts { call: timeout, waiting }, &stats.http);
             front_doors.spawn(serve(listener, api, stopping.clone()));
         }

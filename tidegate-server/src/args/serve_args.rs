@@ -8,11 +8,11 @@ use clap::Args;
 use tidegate_rules::FrontDoor;
 
 use super::LIMITS_HEADING;
+use super::deployment::SecretArgs;
 use super::flag_values::{ListenAddress, MAX_SECONDS, listen_address, seconds, share, whole_number};
-use super::secret::SecretArgs;
 use crate::admin::{AdminAccess, AdminTokenArgs};
 use crate::command::failure::Failure;
-use crate::doors::check::waiting::WaitingBounds;
+use crate::doors::check::acquire_calls::AcquireBounds;
 use crate::doors::envoy::DEFAULT_MAX_DECISION_TIME;
 use crate::doors::envoy::door::EnvoyArgs;
 use crate::doors::gateway::{Gateway, GatewayOptions, UpstreamTlsArgs, upstream_address};
@@ -73,7 +73,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_REQUEST_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING, display_order = 5)]
     pub(crate) request_timeout: Duration,
     #[command(flatten)]
-    pub(crate) waiting: WaitingBounds,
+    pub(crate) waiting: AcquireBounds,
     /// Networks to which the maxima for one client do not apply, besides the trusted proxies of the rule file, such as
     /// 10.0.0.0/8,192.0.2.7; `none` for none
     #[arg(long, value_name = "NETWORKS", env = "TIDEGATE_EXEMPT_CLIENTS", default_value = "127.0.0.0/8,::1", help_heading = LIMITS_HEADING, display_order = 13)]

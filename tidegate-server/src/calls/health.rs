@@ -19,7 +19,7 @@ use tidegate_rules::RuleFile;
 use crate::command::duration_text::whole_millis;
 use crate::engine::Engine;
 use crate::engine::ledger::{LedgerCheck, PreparationState, ServerLedger};
-use crate::lifecycle::part::Part;
+use crate::lifecycle::config_part::ConfigPart;
 
 pub(crate) fn router() -> Router<Arc<Engine>> {
     Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
@@ -49,12 +49,12 @@ pub(crate) async fn readiness(engine: &Engine) -> Value {
         },
         "rules": {
             "source": engine.rules_name(), "version": status.version, "rules": status.rules,
-            "fingerprint": format!("{:016x}", engine.rules_fingerprint()), "refused": engine.part_errors().get(Part::Rules),
+            "fingerprint": format!("{:016x}", engine.rules_fingerprint()), "refused": engine.part_errors().get(ConfigPart::Rules),
         },
         "ledger": engine.ledger().map(|ledger| ledger_json(ledger, &engine.rules_in_force().1)),
-        "envoy": { "refused": engine.part_errors().get(Part::Envoy) },
-        "tls": { "refused": engine.part_errors().get(Part::Certificates) },
-        "tokens": { "refused": engine.part_errors().get(Part::Tokens) },
+        "envoy": { "refused": engine.part_errors().get(ConfigPart::Envoy) },
+        "tls": { "refused": engine.part_errors().get(ConfigPart::Certificates) },
+        "tokens": { "refused": engine.part_errors().get(ConfigPart::Tokens) },
     })
 }
 

@@ -2,6 +2,7 @@
 //! `allowed` in the body: the caller decides what to do with its own request.
 
 mod acquire;
+pub(crate) mod acquire_calls;
 pub(crate) mod check_response;
 pub(crate) mod in_process;
 mod input;
@@ -10,7 +11,6 @@ mod quotas;
 mod subject_call;
 #[cfg(test)]
 mod tests;
-pub(crate) mod waiting;
 
 pub(crate) use acquire::PATH as ACQUIRE_PATH;
 

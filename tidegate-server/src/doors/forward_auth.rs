@@ -25,8 +25,8 @@ use tidegate_tower::{DegradedMode, Handle, LimitLayer};
 use tower::ServiceExt;
 use tower_layer::Layer;
 
+use super::DEGRADED_HEADER;
 use super::check::BadRequest;
-use super::degraded::DEGRADED_HEADER;
 use crate::engine::client_resolver::ClientResolver;
 
 /// Headers with the original method, as different proxies name them.

@@ -35,7 +35,7 @@ use self::requirements::admits_without_store;
 use self::timed_stage::TimedStage;
 use crate::args::serve_args::ServeArgs;
 use crate::command::failure::Failure;
-use crate::command::timer::tokio_timer;
+use crate::command::tokio_timer;
 use crate::observe::metrics::Metrics;
 use crate::store::{AnyStore, StoreUrl};
 

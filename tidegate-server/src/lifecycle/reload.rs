@@ -9,8 +9,8 @@ use tidegate_rules::RuleChanges;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use super::config_part::ConfigPart;
 use super::file_writers::FileWriters;
-use super::part::Part;
 use super::watched_files::{Look, WatchedFiles, WatchedPaths};
 use crate::admin::AdminAccess;
 use crate::args::serve_args::ServeArgs;
@@ -21,7 +21,7 @@ const MAX_NAMED_RULES: usize = 50;
 
 /// The files of all parts, with the content that they have before the server reads them.
 pub(crate) struct ReloadableFiles {
-    parts: Vec<(Part, WatchedFiles)>,
+    parts: Vec<(ConfigPart, WatchedFiles)>,
     writers: FileWriters,
     hangup: Signal,
 }
@@ -49,10 +49,10 @@ impl ReloadableFiles {
         let envoy = arguments.envoy.envoy_config.clone().filter(|_| arguments.has_envoy()).map(WatchedPaths::Folder);
         let tokens = arguments.admin_tokens.files().filter(|_| arguments.admin.is_some()).cloned();
         let files = [
-            (Part::Rules, Some(WatchedPaths::Files(rules.collect()))),
-            (Part::Envoy, envoy),
-            (Part::Certificates, Some(WatchedPaths::Files(tls.collect()))),
-            (Part::Tokens, Some(WatchedPaths::Files(tokens.collect()))),
+            (ConfigPart::Rules, Some(WatchedPaths::Files(rules.collect()))),
+            (ConfigPart::Envoy, envoy),
+            (ConfigPart::Certificates, Some(WatchedPaths::Files(tls.collect()))),
+            (ConfigPart::Tokens, Some(WatchedPaths::Files(tokens.collect()))),
         ];
         let parts = files.into_iter().filter_map(|(part, paths)| Some((part, paths?)));
         let parts: Vec<_> = parts.map(|(part, paths)| (part, WatchedFiles::new(paths))).collect();
@@ -87,7 +87,7 @@ impl Reloader {
     }
 
     /// Looks at the files of a part, and does what is due. Returns when the next look is due.
-    fn look(&self, part: Part, files: &mut WatchedFiles, writers: &FileWriters) -> Duration {
+    fn look(&self, part: ConfigPart, files: &mut WatchedFiles, writers: &FileWriters) -> Duration {
         match files.look(writers, self.engine.timer().now()) {
             Look::Wait(wait) => return wait,
             Look::Report(error) => self.refuse(part, &error),
@@ -109,7 +109,7 @@ impl Reloader {
         Duration::ZERO
     }
 
-    fn reload_all(&self, parts: &mut [(Part, WatchedFiles)]) {
+    fn reload_all(&self, parts: &mut [(ConfigPart, WatchedFiles)]) {
         for (part, files) in parts {
             files.refresh(self.engine.timer().now());
             match self.read(*part) {
@@ -121,10 +121,10 @@ impl Reloader {
     }
 
     /// Reads the files of a part. Nothing changes before the result is called.
-    fn read(&self, part: Part) -> Result<Use<'_>, String> {
+    fn read(&self, part: ConfigPart) -> Result<Use<'_>, String> {
         let engine = &*self.engine;
         Ok(match part {
-            Part::Rules => {
+            ConfigPart::Rules => {
                 let file = engine.read_rules()?;
                 Box::new(move || {
                     let changes = engine.use_rules(file);
@@ -132,22 +132,22 @@ impl Reloader {
                     log_rules(engine, &changes);
                 })
             }
-            Part::Envoy => match engine.envoy().read()? {
+            ConfigPart::Envoy => match engine.envoy().read()? {
                 None => Box::new(|| {}),
                 Some(config) => Box::new(move || {
                     engine.use_envoy(config);
                     self.log_reloaded(part);
                 }),
             },
-            Part::Certificates if !engine.has_tls() => Box::new(|| {}),
-            Part::Certificates => {
+            ConfigPart::Certificates if !engine.has_tls() => Box::new(|| {}),
+            ConfigPart::Certificates => {
                 let certificates = engine.read_tls().map_err(|error| error.to_string())?;
                 Box::new(move || {
                     engine.use_tls(certificates);
                     self.log_reloaded(part);
                 })
             }
-            Part::Tokens => {
+            ConfigPart::Tokens => {
                 let Some(access) = &self.access else { return Ok(Box::new(|| {})) };
                 match access.read_tokens()? {
                     None => Box::new(|| {}),
@@ -160,15 +160,15 @@ impl Reloader {
         })
     }
 
-    fn log_reloaded(&self, part: Part) {
+    fn log_reloaded(&self, part: ConfigPart) {
         self.engine.part_errors().set(part, None);
         tracing::info!(target: "tidegate::server", "{part} reloaded");
     }
 
     /// Keeps the old version of a part, and says why.
-    fn refuse(&self, part: Part, error: &str) {
+    fn refuse(&self, part: ConfigPart, error: &str) {
         self.engine.part_errors().set(part, Some(error.to_owned()));
-        if part == Part::Rules {
+        if part == ConfigPart::Rules {
             self.engine.metrics().reloaded(false);
             let version = self.engine.rules_status().version;
             tracing::error!(target: "tidegate::server", version, "rules not reloaded, the old version stays: {error}");

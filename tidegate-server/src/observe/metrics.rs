@@ -6,7 +6,6 @@ pub(crate) mod metrics_format;
 mod process;
 mod rule_counters;
 pub(crate) mod scrape;
-mod store_call;
 pub(crate) mod untrusted_forwarded;
 
 use std::collections::HashMap;
@@ -27,11 +26,10 @@ use self::histogram::Histogram;
 use self::labels::{
     CallLabels, CheckLabels, DegradedLabels, ErrorLabels, FallbackLabels, OverloadedLabels, RejectedLabels,
 };
-pub(crate) use self::labels::{OutcomeLabel, RuleLabel};
+pub(crate) use self::labels::{OutcomeLabel, RuleLabel, StoreCall};
 use self::rule_counters::{CheckOutcome, ExtraCounter, RuleCounters};
-pub(crate) use self::store_call::StoreCall;
 use self::untrusted_forwarded::UntrustedForwarded;
-use crate::doors::check::waiting::WaitingMetrics;
+use crate::doors::check::acquire_calls::AcquireMetrics;
 use crate::doors::door_gaps::DoorGapCounters;
 use crate::listen::AddressStats;
 use crate::tokens::reservations::ReservationMetrics;
@@ -68,7 +66,7 @@ pub(crate) struct Metrics {
     addresses: AddressStats,
     door_gaps: DoorGapCounters,
     untrusted_forwarded: UntrustedForwarded,
-    waiting: WaitingMetrics,
+    acquire: AcquireMetrics,
     reservations: ReservationMetrics,
 }
 
@@ -78,7 +76,7 @@ impl Metrics {
         let mut registry = Registry::default();
         // In the order of the page.
         Self {
-            waiting: WaitingMetrics::new(&mut registry),
+            acquire: AcquireMetrics::new(&mut registry),
             reservations: ReservationMetrics::new(&mut registry),
             checks: register(&mut registry, "rate_limit_checks", "Checks, by rule and outcome"),
             rejected: register(&mut registry, "rate_limit_rejected", "Requests that a rule rejected"),
@@ -156,8 +154,8 @@ impl Metrics {
     }
 
     /// The metrics about callers that wait.
-    pub(crate) const fn waiting(&self) -> &WaitingMetrics {
-        &self.waiting
+    pub(crate) const fn acquire(&self) -> &AcquireMetrics {
+        &self.acquire
     }
 
     /// The counters of `/v1/quotas`.

@@ -11,10 +11,10 @@ use tidegate_redis::RedisOptions;
 use tokio::task::JoinHandle;
 
 use super::{AnyStore, StoreUrl};
+use crate::args::deployment::NamespaceArgs;
 use crate::args::flag_values::{millis, whole_number};
-use crate::args::namespace_args::NamespaceArgs;
 use crate::command::failure::Failure;
-use crate::command::timer::tokio_timer;
+use crate::command::tokio_timer;
 
 /// The largest room of the memory store.
 const MAX_MEMORY_KEYS: u64 = 1_000_000_000;

@@ -18,7 +18,7 @@ use tidegate::spi::Plan;
 use tidegate::{AcquireOutcome, Decision, Limiter, StoreError, Timer, Timestamp};
 use tokio::sync::watch;
 
-use super::waiting::WaitOutcome;
+use super::acquire_calls::WaitOutcome;
 use super::{AcquireCall, AnswerParts, BadRequest, decision_json, plan, rejected, require_receipts, uncounted_plan};
 use crate::calls::json_body::JsonBody;
 use crate::calls::large_bodies::{MAX_SMALL_BODY_BYTES, Reservation};
@@ -59,8 +59,9 @@ async fn acquire(
     if plan.lease_owner().is_some() {
         engine.tokens().require(GrantTokenKind::Lease)?;
     }
-    let max_wait = max_wait.map_or(engine.waiting().max_wait(), |asked| asked.min(engine.waiting().max_wait()));
-    let Ok(place) = engine.waiting().enter(&plan, limiter.rules()) else { return Ok(too_many_waiting()) };
+    let max_wait =
+        max_wait.map_or(engine.acquire_calls().max_wait(), |asked| asked.min(engine.acquire_calls().max_wait()));
+    let Ok(place) = engine.acquire_calls().enter(&plan, limiter.rules()) else { return Ok(too_many_waiting()) };
     let (timer, begun) = (engine.timer(), engine.timer().now());
     let mut caller = Caller { timer, arrival: limiter.plans().arrive(), begun, max_wait, changes, stopping };
     let mut end = caller.wait(&limiter, plan).await;

@@ -19,7 +19,7 @@ use super::resolve::ResolvedLimits;
 use super::stats::{Event, Stats};
 use super::statuses::{build_statuses, count_hits, is_allowed_by_statuses, ok_status, over_limit_status};
 use super::{metadata, rules};
-use crate::doors::degraded::DEGRADED_HEADER;
+use crate::doors::DEGRADED_HEADER;
 
 /// Maximum number of descriptors in a request.
 pub const MAX_DESCRIPTORS: usize = 100;

@@ -15,7 +15,7 @@ use tidegate::http::HeaderField;
 use tidegate::spi::format_address;
 use tidegate_tower::DegradedMode;
 
-use crate::doors::degraded::DEGRADED_HEADER;
+use crate::doors::DEGRADED_HEADER;
 use crate::listen::OverTls;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

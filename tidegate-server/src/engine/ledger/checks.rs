@@ -7,7 +7,7 @@ use tidegate::{Clock, Secret, SystemClock, Timer};
 use tidegate_ledger::{Ledger, LedgerError, LedgerErrorKind, LedgerLock, LedgerUrl};
 
 use super::{LOCK_RETRY_INTERVAL, MAX_LOCK_ATTEMPTS};
-use crate::command::timer::tokio_timer;
+use crate::command::tokio_timer;
 
 /// Clocks that differ by more than this are reported.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(2);

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::checks::{CheckedLedger, LedgerCheck, LedgerChecks, OpeningError};
-use crate::command::timer::tokio_timer;
+use crate::command::tokio_timer;
 use crate::store::AnyStore;
 
 /// A server listens after this time even if it is not prepared. It is alive then, and says that it is not ready.

@@ -1,6 +1,6 @@
 //! The label sets of the metrics.
 
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct CheckLabels {
@@ -54,4 +54,29 @@ pub(crate) struct ErrorLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct OutcomeLabel {
     pub(crate) outcome: &'static str,
+}
+
+/// A method of the store, as metrics name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum StoreCall {
+    Decide,
+    Peek,
+    Adjust,
+    Forget,
+    Ping,
+}
+
+impl StoreCall {
+    /// Number of variants.
+    pub(crate) const COUNT: usize = Self::Ping as usize + 1;
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Decide => "decide",
+            Self::Peek => "peek",
+            Self::Adjust => "adjust",
+            Self::Forget => "forget",
+            Self::Ping => "ping",
+        }
+    }
 }

@@ -1,15 +1,25 @@
-//! The secret of the fleet, from a flag or the environment. It appears in no help, error or log.
+//! The flags that all instances of a deployment have in common: its namespace and its secret. The secret appears in no help, error or log.
 
 use std::path::Path;
 
 use clap::Args;
 use ring::hmac;
 use tidegate::Secret;
+use tidegate::spi::Namespace;
 
 use crate::command::failure::Failure;
 
 /// The longest secret that is read from a file.
 const MAX_SECRET_BYTES: u64 = 4096;
+
+/// The namespace.
+#[derive(Args)]
+pub struct NamespaceArgs {
+    /// Name that separates this deployment from others on the same store: its keys begin with it, and only its instances are counted. The same on
+    /// all instances. It has 2 to 32 letters, digits, `-`, `_`, `.` and `:`, and does not begin with the name of another
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_NAMESPACE", default_value = Namespace::DEFAULT)]
+    pub namespace: Namespace,
+}
 
 /// The secret that subjects are hashed with.
 #[derive(Args)]

@@ -37,7 +37,7 @@ const MAX_WAITING: u64 = 4096;
 /// How long callers may wait, and how many.
 #[derive(Args, Clone, Copy, Debug)]
 #[allow(clippy::struct_field_names, reason = "each field is a flag, and named like it")]
-pub(crate) struct WaitingBounds {
+pub(crate) struct AcquireBounds {
     /// Maximum time that a call of /v1/acquire waits; a call that asks for more waits for this long. The time of
     /// --request-timeout is added to it
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_MAX_WAIT", value_parser = seconds(0..=MAX_WAIT_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING, display_order = 6)]
@@ -53,9 +53,9 @@ pub(crate) struct WaitingBounds {
 /// Counts the callers that wait. Clones share the counts.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireCalls {
-    bounds: WaitingBounds,
+    bounds: AcquireBounds,
     counts: Arc<Mutex<Counts>>,
-    metrics: WaitingMetrics,
+    metrics: AcquireMetrics,
 }
 
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ struct Counts {
 
 /// The metrics about waiting.
 #[derive(Clone, Debug)]
-pub(crate) struct WaitingMetrics {
+pub(crate) struct AcquireMetrics {
     waiting: Gauge,
     outcomes: Family<OutcomeLabel, Counter>,
     waits: Histogram,
@@ -104,14 +104,14 @@ pub(crate) struct WaitingPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooManyWaiting;
 
-impl WaitingBounds {
+impl AcquireBounds {
     fn per_subject(&self) -> usize {
         self.max_waiting_per_subject.unwrap_or((self.max_waiting / 8).max(1))
     }
 }
 
 impl AcquireCalls {
-    pub(crate) fn new(bounds: WaitingBounds, metrics: WaitingMetrics) -> Self {
+    pub(crate) fn new(bounds: AcquireBounds, metrics: AcquireMetrics) -> Self {
         Self { bounds, counts: Arc::default(), metrics }
     }
 
@@ -148,7 +148,7 @@ impl AcquireCalls {
 }
 
 impl Counts {
-    fn has_room(&self, ids: &[u128], is_anonymous: bool, bounds: WaitingBounds) -> bool {
+    fn has_room(&self, ids: &[u128], is_anonymous: bool, bounds: AcquireBounds) -> bool {
         let is_full = |id: &u128| self.by_id.get(id).is_some_and(|count| *count >= bounds.per_subject());
         // Rounded up, so that a single place is not denied to all of them.
         let max_anonymous = bounds.max_waiting - bounds.max_waiting / 4;
@@ -183,7 +183,7 @@ impl Drop for WaitingPlace {
     }
 }
 
-impl WaitingMetrics {
+impl AcquireMetrics {
     /// Metrics at zero, in `registry`.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let waits = Histogram::with_bounds(&WAIT_BOUNDS_MICROS);
@@ -227,13 +227,13 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: WaitingBounds =
-        WaitingBounds { max_wait: Duration::ZERO, max_waiting: 16, max_waiting_per_subject: Some(2) };
+    const BOUNDS: AcquireBounds =
+        AcquireBounds { max_wait: Duration::ZERO, max_waiting: 16, max_waiting_per_subject: Some(2) };
 
     #[derive(Parser)]
     struct Flags {
         #[command(flatten)]
-        bounds: WaitingBounds,
+        bounds: AcquireBounds,
     }
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
     }
 
     fn callers() -> AcquireCalls {
-        AcquireCalls::new(BOUNDS, WaitingMetrics::new(&mut Registry::default()))
+        AcquireCalls::new(BOUNDS, AcquireMetrics::new(&mut Registry::default()))
     }
 
     fn request<'r>(client: &'r str, job: &'r str) -> Request<'r> {

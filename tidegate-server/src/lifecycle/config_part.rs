@@ -1,4 +1,4 @@
-//! `Part`: what a server reads from files, and again when they change; and why the last attempt to read each part failed.
+//! `ConfigPart`: what a server reads from files, and again when they change; and why the last attempt to read each part failed.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use tidegate::sync::Mutex;
 
 /// What is read from files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ConfigPart {
     Rules,
     Envoy,
     Certificates,
@@ -15,21 +15,21 @@ pub(crate) enum Part {
 
 /// Why the last attempt to read each part failed.
 #[derive(Debug, Default)]
-pub(crate) struct PartErrors(Mutex<[Option<String>; 4]>);
+pub(crate) struct ConfigPartErrors(Mutex<[Option<String>; 4]>);
 
-impl PartErrors {
+impl ConfigPartErrors {
     /// Stores the reason why a part could not be read, or clears it.
-    pub(crate) fn set(&self, part: Part, error: Option<String>) {
+    pub(crate) fn set(&self, part: ConfigPart, error: Option<String>) {
         self.0.lock()[part as usize] = error;
     }
 
     /// The reason why a part could not be read.
-    pub(crate) fn get(&self, part: Part) -> Option<String> {
+    pub(crate) fn get(&self, part: ConfigPart) -> Option<String> {
         self.0.lock()[part as usize].clone()
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for ConfigPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Rules => "rules",
