@@ -2,9 +2,10 @@
 //! never resent: only a redirect or a missing connection sends it to another server.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+use tidegate::sync::Mutex;
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::address::Address;
@@ -69,7 +70,7 @@ impl Cluster {
                 Some((ErrorKind::Server(ServerErrorKind::Ask), target)) => (address, asking) = (target, true),
                 Some((_, target)) => {
                     self.map.mark_stale(generation);
-                    *self.hint.lock().unwrap_or_else(PoisonError::into_inner) = Some(target.clone());
+                    *self.hint.lock() = Some(target.clone());
                     // The target is known, so the call does not wait for the refresh that this starts.
                     generation = self.map(call.timeouts()).await?.1;
                     (address, asking) = (target, false);
@@ -105,7 +106,7 @@ impl Cluster {
 
     /// Every node that owns slots and that a call was sent to.
     pub(crate) fn known_nodes(&self) -> Vec<Node> {
-        self.nodes().values().cloned().collect()
+        self.nodes.lock().values().cloned().collect()
     }
 
     /// The owner of `slot`. If the cached map has none, waits for a refresh once.
@@ -135,15 +136,15 @@ impl Cluster {
 
     /// Queries one server after the other for the slot map. Calls to servers with an open breaker fail at once.
     async fn query_map(&self, previous: Option<Arc<SlotMap>>) -> Result<Arc<SlotMap>, StoreError> {
-        let hint = self.hint.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let hint = self.hint.lock().take();
         let primaries: Vec<Address> = previous.iter().flat_map(|map| map.primaries()).cloned().collect();
-        let suspects = std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner));
+        let suspects = std::mem::take(&mut *self.suspects.lock());
         let candidates = in_query_order(hint.iter().chain(&primaries).chain(&self.seeds), &suspects);
         let mut failure = None;
         for address in candidates.into_iter().take(MAX_MAP_QUERIES) {
             match self.query_map_from(address).await {
                 Ok(map) => {
-                    self.nodes().retain(|address, _| map.primaries().contains(&address));
+                    self.nodes.lock().retain(|address, _| map.primaries().contains(&address));
                     return Ok(Arc::new(map));
                 }
                 Err(error) if error.is_transient() => failure = failure.or(Some(error)),
@@ -175,24 +176,20 @@ impl Cluster {
     }
 
     fn suspect(&self, address: &Address) {
-        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut suspects = self.suspects.lock();
         if !suspects.contains(address) {
             suspects.push(address.clone());
         }
     }
 
     fn node(&self, address: &Address) -> Node {
-        let mut nodes = self.nodes();
+        let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(address) {
             return node.clone();
         }
         let node = self.factory.node_at(address);
         nodes.insert(address.clone(), node.clone());
         node
-    }
-
-    fn nodes(&self) -> MutexGuard<'_, HashMap<Address, Node>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

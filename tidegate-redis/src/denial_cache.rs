@@ -28,13 +28,14 @@ mod generations;
 mod shard;
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::Clock;
 use tidegate::spi::{Check, Key, KnownDenial, Plan, PlanMode, ReservationTerms, Role, Verdict};
+use tidegate::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::reply::Reply;
@@ -259,7 +260,7 @@ fn retry(denial: &KnownDenial) -> Duration {
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+    shard.lock()
 }
 
 // === impl KeyId ===

@@ -6,9 +6,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::sync::Mutex;
 use tidegate::{StoreError, StoreErrorKind};
 use tokio::sync::Notify;
 
@@ -82,7 +83,7 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
     {
         self.start_refresh(&refresh);
         let generation = {
-            let state = self.0.lock();
+            let state = self.0.state.lock();
             if state.value.is_some() || (state.failure.is_some() && !timeouts.waits_for_retry) {
                 return state.result();
             }
@@ -108,13 +109,13 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
 
     /// Marks the value of `generation` as stale. Does nothing if it has been replaced already.
     pub(crate) fn mark_stale(&self, generation: Generation) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         state.stale |= state.generation == generation;
     }
 
     /// The cached value, stale or not, without starting a refresh.
     pub(crate) fn current(&self) -> Option<T> {
-        self.0.lock().value.clone()
+        self.0.state.lock().value.clone()
     }
 
     /// Waits for a refresh after `generation`, unless none can be expected in time.
@@ -133,7 +134,7 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
                 changed.as_mut().enable();
                 self.start_refresh(&refresh);
                 {
-                    let state = self.0.lock();
+                    let state = self.0.state.lock();
                     let may_wait = timeouts.waits_for_retry || state.phase == RefreshPhase::Running;
                     if state.generation > generation || !may_wait {
                         return state.result();
@@ -145,7 +146,7 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
         if let Some(result) = timer::timeout(timeouts.setup_left(), refreshed).await {
             return result;
         }
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         if state.phase == RefreshPhase::Running {
             state.phase = RefreshPhase::Overdue;
             self.0.changed.notify_waiters();
@@ -159,7 +160,7 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
         R: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let previous = {
-            let mut state = self.0.lock();
+            let mut state = self.0.state.lock();
             if !state.stale || state.phase != RefreshPhase::Idle {
                 return;
             }
@@ -175,7 +176,7 @@ impl<T: Clone> CacheInner<T> {
     /// Stores the result of a refresh, and returns how long to cool down. Not at all after the first value: it may have
     /// changed a moment later.
     fn finish_refresh(&self, result: Result<T, StoreError>) -> Duration {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let cooldown = if state.value.is_none() && result.is_ok() { Duration::ZERO } else { REFRESH_COOLDOWN };
         state.generation = Generation(state.generation.0 + 1);
         state.stale = result.is_err();
@@ -186,10 +187,6 @@ impl<T: Clone> CacheInner<T> {
         }
         self.changed.notify_waiters();
         cooldown
-    }
-
-    fn lock(&self) -> MutexGuard<'_, CacheState<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -207,7 +204,7 @@ impl<T: Clone> CacheState<T> {
 
 impl<T: Clone> Drop for RefreshGuard<T> {
     fn drop(&mut self) {
-        self.0.lock().phase = RefreshPhase::Idle;
+        self.0.state.lock().phase = RefreshPhase::Idle;
         self.0.changed.notify_waiters();
     }
 }

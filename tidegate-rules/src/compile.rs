@@ -1,5 +1,6 @@
 //! Compiling: from [`schema_types`](crate::schema_types) to a [`CompiledFile`], with a problem for every invalid value. Mistakes
-//! that leave a file usable are left to the [lints](crate::lint).
+//! that leave a file usable are left to the lints of `tidegate-rule-tools`, those that only the whole file shows to the
+//! [checks](crate::file_checks).
 
 mod anonymous;
 mod concurrency;
@@ -27,6 +28,7 @@ use tidegate::attributes::EscapedSlashes;
 use tidegate::http::{ErrorFormat, HeaderPolicy, ResetFormat};
 use tidegate::spi::Matcher;
 
+use crate::compiled_file::CompiledFile;
 use crate::identity::Identity;
 use crate::index::Index;
 use crate::problem::{MAX_PROBLEMS, Problem};
@@ -37,8 +39,10 @@ use crate::schema_types;
 use crate::source_file::Span;
 use crate::suggest::suggest;
 
+pub use identify::IdentifySpans;
+pub use rule::{CompiledRule, PlanLimits};
+
 pub(crate) use ledger::LedgerFields;
-pub(crate) use rule::{CompiledRule, PlanLimits};
 
 /// The supported version of the file format.
 const FORMAT_VERSION: u64 = 1;
@@ -54,19 +58,6 @@ const DEFAULT_MAX_PROMPT_BYTES: usize = 1024 * 1024;
 
 /// The range of `max_body`. Every such request is kept in memory before it is forwarded.
 const MAX_BODY_BYTES_RANGE: RangeInclusive<u64> = 1024..=16 * 1024 * 1024;
-
-/// A compiled rule file.
-#[derive(Debug)]
-pub(crate) struct CompiledFile {
-    pub(crate) matcher: RequestMatcher,
-    /// Every rule, disabled ones included.
-    pub(crate) rules: Vec<CompiledRule>,
-    pub(crate) header_policy: HeaderPolicy,
-    pub(crate) escaped_slashes: EscapedSlashes,
-    /// The positions of the exemptions.
-    pub(crate) exempt: Vec<Span>,
-    pub(crate) identify: identify::IdentifySpans,
-}
 
 /// The state of compiling: the problems so far, and the names that rules may use.
 pub(crate) struct Compiler<'p> {
@@ -151,7 +142,7 @@ pub(crate) fn compile(file: &Spanned<schema_types::RuleFileSpec>, problems: &mut
     matcher.reads = matcher.reads().into_iter().map(SmolStr::from).collect();
     let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();
     let escaped_slashes = escaped_slashes(file.identify.escaped_slashes.as_ref());
-    CompiledFile { matcher, rules, header_policy, escaped_slashes, exempt, identify }
+    CompiledFile { matcher: Arc::new(matcher), rules, header_policy, escaped_slashes, exempt, identify }
 }
 
 fn escaped_slashes(spec: Option<&Spanned<schema_types::EscapedSlashesSpec>>) -> EscapedSlashes {

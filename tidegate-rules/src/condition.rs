@@ -11,35 +11,42 @@ use crate::request_view::RequestView;
 
 /// The values that a request must have. An empty list matches everything.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Condition {
-    pub(crate) methods: Vec<SmolStr>,
-    pub(crate) paths: Vec<PathPattern>,
-    pub(crate) hosts: Vec<HostPattern>,
+pub struct Condition {
+    pub methods: Vec<SmolStr>,
+    pub paths: Vec<PathPattern>,
+    pub hosts: Vec<HostPattern>,
     /// Header attributes, each with the values that match; an empty list matches any value.
-    pub(crate) headers: Vec<(SmolStr, Vec<SmolStr>)>,
-    pub(crate) tenants: Vec<SmolStr>,
-    pub(crate) plans: Vec<SmolStr>,
-    pub(crate) actions: Vec<SmolStr>,
-    pub(crate) networks: Vec<IpNet>,
+    pub headers: Vec<(SmolStr, Vec<SmolStr>)>,
+    pub tenants: Vec<SmolStr>,
+    pub plans: Vec<SmolStr>,
+    pub actions: Vec<SmolStr>,
+    pub networks: Vec<IpNet>,
 }
 
 /// A host, or all of its subdomains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum HostPattern {
+pub enum HostPattern {
     Exactly(SmolStr),
     Below(SmolStr),
 }
 
 /// Why a condition does not match: the field, the wanted value, and the value of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConditionMismatch {
-    pub(crate) field: String,
-    pub(crate) wanted: String,
-    pub(crate) found: Option<String>,
+pub struct ConditionMismatch {
+    pub field: String,
+    pub wanted: String,
+    pub found: Option<String>,
 }
 
 impl Condition {
-    pub(crate) fn matches(&self, view: &RequestView<'_, '_>) -> bool {
+    /// How an exemption by network is written, for help.
+    pub const BY_NETWORK_HELP: &str = "otherwise match the network too: `ip: 10.0.0.0/8`";
+
+    /// How to state that a client cannot choose the host, for help.
+    pub const BY_HOST_HELP: &str =
+        "if a proxy rejects other hosts, declare it: `authenticated: [host]` below `identify`";
+
+    pub fn matches(&self, view: &RequestView<'_, '_>) -> bool {
         any(&self.methods, view.method(), |wanted, method| is_method(wanted, method))
             && any(&self.paths, view.path(), PathPattern::matches)
             && (self.hosts.is_empty() || any(&self.hosts, view.host(), HostPattern::matches))
@@ -55,7 +62,7 @@ impl Condition {
     }
 
     /// The first field that does not match.
-    pub(crate) fn mismatch(&self, view: &RequestView<'_, '_>) -> Option<ConditionMismatch> {
+    pub fn mismatch(&self, view: &RequestView<'_, '_>) -> Option<ConditionMismatch> {
         let mismatch_in = |field: &str, part: Self, wanted: String, found: Option<String>| {
             (!part.matches(view)).then(|| ConditionMismatch { field: field.to_owned(), wanted, found })
         };
@@ -103,12 +110,12 @@ impl Condition {
     }
 
     /// Whether it says for which actions or paths it is meant.
-    pub(crate) const fn names_target(&self) -> bool {
+    pub const fn names_target(&self) -> bool {
         !self.actions.is_empty() || !self.paths.is_empty()
     }
 
     /// Whether every request that matches `other` is known to match this condition too.
-    pub(crate) fn covers(&self, other: &Self) -> bool {
+    pub fn covers(&self, other: &Self) -> bool {
         subset(&other.methods, &self.methods, |other, own| is_method(own, other))
             && subset(&other.paths, &self.paths, |other, own| own.covers(other))
             && subset(&other.hosts, &self.hosts, |other, own| own.covers(other))
@@ -123,7 +130,7 @@ impl Condition {
     }
 
     /// Whether a request can match both, as far as lists of values show.
-    pub(crate) fn may_overlap(&self, other: &Self) -> bool {
+    pub fn may_overlap(&self, other: &Self) -> bool {
         overlap(&self.methods, &other.methods, |a, b| is_method(a, b) || is_method(b, a))
             && overlap(&self.paths, &other.paths, |a, b| a.covers(b) || b.covers(a))
             && overlap(&self.hosts, &other.hosts, |a, b| a.covers(b) || b.covers(a))
@@ -134,7 +141,7 @@ impl Condition {
     }
 
     /// Appends the attributes that the condition reads.
-    pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
+    pub fn reads(&self, names: &mut Vec<SmolStr>) {
         names.extend((!self.methods.is_empty()).then(|| attributes::METHOD.into()));
         names.extend((!self.paths.is_empty()).then(|| attributes::PATH.into()));
         names.extend((!self.hosts.is_empty()).then(|| attributes::HOST.into()));
@@ -170,7 +177,7 @@ impl fmt::Display for HostPattern {
 }
 
 /// Whether a method is the wanted one. `GET` includes `HEAD`, which costs a server the same work.
-pub(crate) fn is_method(wanted: &str, method: &str) -> bool {
+pub fn is_method(wanted: &str, method: &str) -> bool {
     wanted == method || (wanted == "GET" && method == "HEAD")
 }
 

@@ -11,7 +11,7 @@ use crate::route_table::RouteTable;
 
 /// How the cost of a request is found.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Cost {
+pub enum Cost {
     /// The cost that the caller gives.
     #[default]
     Given,
@@ -23,16 +23,16 @@ pub(crate) enum Cost {
 
 /// Costs by route, else from a header or an expression, else the default.
 #[derive(Clone, Debug)]
-pub(crate) struct CostTable {
-    pub(crate) routes: RouteTable<u64>,
-    pub(crate) from: CostSource,
-    pub(crate) default: u64,
-    pub(crate) max: u64,
+pub struct CostTable {
+    pub routes: RouteTable<u64>,
+    pub from: CostSource,
+    pub default: u64,
+    pub max: u64,
 }
 
 /// Where the cost comes from if no route matches.
 #[derive(Clone, Debug)]
-pub(crate) enum CostSource {
+pub enum CostSource {
     /// The default.
     Default,
     /// A header, by its attribute name.
@@ -42,7 +42,7 @@ pub(crate) enum CostSource {
 }
 
 impl Cost {
-    pub(crate) fn units(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
+    pub fn units(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
         match self {
             Self::Given => view.request.cost(),
             Self::Fixed(cost) => *cost,
@@ -51,7 +51,7 @@ impl Cost {
     }
 
     /// The names that the expression reads, if there is one.
-    pub(crate) fn expression_reads(&self) -> &[SmolStr] {
+    pub fn expression_reads(&self) -> &[SmolStr] {
         match self {
             Self::Table(table) => match &table.from {
                 CostSource::Expression(expression) => expression.reads(),

@@ -17,7 +17,7 @@ use crate::request_view::RequestView;
 
 /// Where a value is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     /// The client's network, by the prefixes of the file.
     Ip,
     /// The client's network, with prefixes of its own.
@@ -44,19 +44,19 @@ pub(crate) enum Source {
 
 /// A named list of sources; the first one with a value is used.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
-    pub(crate) name: SmolStr,
-    pub(crate) sources: Vec<Source>,
+pub struct Identity {
+    pub name: SmolStr,
+    pub sources: Vec<Source>,
     /// The text of each source in the file, which is the kind of its values.
-    pub(crate) kinds: Vec<SmolStr>,
+    pub kinds: Vec<SmolStr>,
     /// The provenance of each source.
-    pub(crate) provenances: Vec<Provenance>,
+    pub provenances: Vec<Provenance>,
     /// The normal forms of each source.
-    pub(crate) forms: Vec<NormalForms>,
+    pub forms: Vec<NormalForms>,
     /// Whether the file states the normal forms of each source.
-    pub(crate) states_forms: Vec<bool>,
+    pub states_forms: Vec<bool>,
     /// An attribute of the application that overrides the sources.
-    pub(crate) application_attribute: Option<SmolStr>,
+    pub application_attribute: Option<SmolStr>,
     /// The normal forms of that attribute: those that the file states for the first source.
     application_forms: NormalForms,
 }
@@ -73,29 +73,29 @@ pub(crate) struct SourceEntry {
 
 /// The value of an identity, with its kind.
 #[derive(Clone, Debug)]
-pub(crate) struct IdentityValue<'q> {
-    pub(crate) kind: SmolStr,
-    pub(crate) value: Cow<'q, str>,
+pub struct IdentityValue<'q> {
+    pub kind: SmolStr,
+    pub value: Cow<'q, str>,
     /// Whether it belongs to a tenant: users and keys do, addresses and constants do not.
-    pub(crate) belongs_to_tenant: bool,
+    pub belongs_to_tenant: bool,
     /// Its provenance.
-    pub(crate) provenance: Provenance,
+    pub provenance: Provenance,
     /// Further values of a cookie that came more than once. Each counts as a subject of its own.
-    pub(crate) others: Vec<String>,
+    pub others: Vec<String>,
 }
 
 /// The settings of `identify` that sources are read with.
 #[derive(Clone, Debug)]
-pub(crate) struct IdentityConfig {
-    pub(crate) trust: ProxyTrust,
-    pub(crate) forwarded_by: ForwardedHeader,
+pub struct IdentityConfig {
+    pub trust: ProxyTrust,
+    pub forwarded_by: ForwardedHeader,
     /// The attribute of the header in which proxies send the client's address.
-    pub(crate) forwarded: SmolStr,
-    pub(crate) prefixes: IpPrefixes,
+    pub forwarded: SmolStr,
+    pub prefixes: IpPrefixes,
     /// The attribute of the header with the token.
-    pub(crate) token: SmolStr,
+    pub token: SmolStr,
     /// Which value counts if a source comes more than once.
-    pub(crate) repeated: RepeatedPolicies,
+    pub repeated: RepeatedPolicies,
 }
 
 impl Identity {
@@ -168,7 +168,7 @@ impl Identity {
     }
 
     /// Whether each value of `fine` lies within one value of this identity.
-    pub(crate) fn covers(&self, fine: &Self) -> bool {
+    pub fn covers(&self, fine: &Self) -> bool {
         let forms =
             |identity: &Self| identity.forms.iter().chain([&identity.application_forms]).cloned().collect::<Vec<_>>();
         self.application_attribute == fine.application_attribute
@@ -230,7 +230,7 @@ impl Identity {
     }
 
     /// The claim that the value comes from, if it comes from one.
-    pub(crate) fn claim_in_use(&self, view: &RequestView<'_, '_>) -> Option<&SmolStr> {
+    pub fn claim_in_use(&self, view: &RequestView<'_, '_>) -> Option<&SmolStr> {
         if self.application_value(view).is_some() {
             return None;
         }
@@ -291,7 +291,7 @@ impl Source {
     }
 
     /// Whether values of this source belong to a tenant.
-    pub(crate) fn belongs_to_tenant(&self) -> bool {
+    pub fn belongs_to_tenant(&self) -> bool {
         match self {
             Self::Ip | Self::Net(_) | Self::Path | Self::Host | Self::Action | Self::Constant(_) => false,
             Self::Attribute(name) => name != attributes::METHOD,
@@ -327,7 +327,7 @@ impl Source {
     }
 
     /// Parses a source; the error says what is wrong.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let named = |name: &str| {
             let fits = !name.is_empty() && name.len() <= 128 && !name.contains(char::is_whitespace);
             if fits { Ok(SmolStr::new(name)) } else { Err(format!("`{text}` needs a name after the colon")) }

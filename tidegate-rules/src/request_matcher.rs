@@ -24,54 +24,54 @@ const BODY_PREFIX: &str = "body:";
 
 /// The part of a rule file that requests are matched with.
 #[derive(Debug)]
-pub(crate) struct RequestMatcher {
-    pub(crate) identity_config: IdentityConfig,
-    pub(crate) identities: Vec<Identity>,
-    pub(crate) tenant: Identity,
+pub struct RequestMatcher {
+    pub identity_config: IdentityConfig,
+    pub identities: Vec<Identity>,
+    pub tenant: Identity,
     /// The authenticated sources of the tenant. It alone scopes subjects and selects plans.
-    pub(crate) scope: Identity,
-    pub(crate) plan: Identity,
-    pub(crate) plan_of_tenant: HashMap<SmolStr, SmolStr>,
-    pub(crate) default_plan: SmolStr,
-    pub(crate) exempt: Vec<Condition>,
+    pub scope: Identity,
+    pub plan: Identity,
+    pub plan_of_tenant: HashMap<SmolStr, SmolStr>,
+    pub default_plan: SmolStr,
+    pub exempt: Vec<Condition>,
     /// The rules that each exemption is limited to; `None` for all rules.
-    pub(crate) exempt_rules: Vec<Option<HashSet<SmolStr>>>,
-    pub(crate) exempt_index: Index,
-    pub(crate) exempt_rest: Vec<Option<Box<Condition>>>,
+    pub exempt_rules: Vec<Option<HashSet<SmolStr>>>,
+    pub exempt_index: Index,
+    pub exempt_rest: Vec<Option<Box<Condition>>>,
     /// The rules that are not disabled, in the order of the file.
-    pub(crate) rules: Vec<RuleMatcher>,
-    pub(crate) index: Index,
+    pub rules: Vec<RuleMatcher>,
+    pub index: Index,
     /// The size of a body whose length is not known, in bytes.
-    pub(crate) unknown_size: u64,
+    pub unknown_size: u64,
     /// The longest body that is read. A request with a longer one is refused.
-    pub(crate) max_body_bytes: usize,
+    pub max_body_bytes: usize,
     /// The attributes that the file reads.
-    pub(crate) reads: HashSet<SmolStr>,
+    pub reads: HashSet<SmolStr>,
     /// The fields of a body that the file reads.
-    pub(crate) body_fields: Vec<SmolStr>,
+    pub body_fields: Vec<SmolStr>,
 }
 
 /// The part of a rule that requests are matched with.
 #[derive(Clone, Debug)]
-pub(crate) struct RuleMatcher {
-    pub(crate) id: SmolStr,
-    pub(crate) condition: Box<Condition>,
+pub struct RuleMatcher {
+    pub id: SmolStr,
+    pub condition: Box<Condition>,
     /// The part of the condition that the index does not check; `None` for most rules.
-    pub(crate) rest: Option<Box<Condition>>,
+    pub rest: Option<Box<Condition>>,
     /// What the rule counts by, except for the tenant. Shared between rules with the same `per`.
-    pub(crate) per: Arc<[Identity]>,
-    pub(crate) tenant: TenantUse,
-    pub(crate) cost: Cost,
+    pub per: Arc<[Identity]>,
+    pub tenant: TenantUse,
+    pub cost: Cost,
     /// The tokens of a language model that are the actual cost.
-    pub(crate) usage: Option<UsageKind>,
-    pub(crate) on_failure: FailurePolicy,
-    pub(crate) on_missing: OnMissing,
-    pub(crate) is_shadow: bool,
+    pub usage: Option<UsageKind>,
+    pub on_failure: FailurePolicy,
+    pub on_missing: OnMissing,
+    pub is_shadow: bool,
 }
 
 /// How a rule uses the tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TenantUse {
+pub enum TenantUse {
     /// Not at all.
     No,
     /// Separates the subjects of two tenants.
@@ -82,18 +82,18 @@ pub(crate) enum TenantUse {
 
 /// The subject of a request under a rule: the tenant if the rule uses it, and the value of each identity.
 #[derive(Clone, Debug)]
-pub(crate) struct RuleSubject<'q> {
-    pub(crate) tenant: Option<String>,
-    pub(crate) identities: SmallVec<[Option<IdentityValue<'q>>; 1]>,
+pub struct RuleSubject<'q> {
+    pub tenant: Option<String>,
+    pub identities: SmallVec<[Option<IdentityValue<'q>>; 1]>,
     /// Whether no part of it is authenticated.
-    pub(crate) anonymous: bool,
+    pub anonymous: bool,
     /// The address that it is or contains, or the first one of its network.
-    pub(crate) address: Option<IpAddr>,
+    pub address: Option<IpAddr>,
 }
 
 impl RequestMatcher {
     /// The exemptions that apply to a request, up to the first one from all rules.
-    pub(crate) fn exemptions(&self, view: &RequestView<'_, '_>) -> RuleIndices {
+    pub fn exemptions(&self, view: &RequestView<'_, '_>) -> RuleIndices {
         let mut candidates = RuleIndices::new();
         self.exempt_index.candidates(view, &mut candidates);
         let mut is_exempt = false;
@@ -107,12 +107,12 @@ impl RequestMatcher {
     }
 
     /// The first of these exemptions that is from all rules.
-    pub(crate) fn exemption_from_all(&self, exemptions: &[u32]) -> Option<usize> {
+    pub fn exemption_from_all(&self, exemptions: &[u32]) -> Option<usize> {
         exemptions.iter().map(|index| *index as usize).find(|index| self.exempt_rules[*index].is_none())
     }
 
     /// The first of these exemptions that is from this rule.
-    pub(crate) fn exemption_from(&self, rule: &str, exemptions: &[u32]) -> Option<usize> {
+    pub fn exemption_from(&self, rule: &str, exemptions: &[u32]) -> Option<usize> {
         let is_from = |index: &usize| self.exempt_rules[*index].as_ref().is_none_or(|rules| rules.contains(rule));
         exemptions.iter().map(|index| *index as usize).find(is_from)
     }
@@ -145,7 +145,7 @@ impl RequestMatcher {
     }
 
     /// An identity by its name.
-    pub(crate) fn named(&self, name: &str) -> Option<&Identity> {
+    pub fn named(&self, name: &str) -> Option<&Identity> {
         self.identities.iter().find(|identity| identity.name == name)
     }
 
@@ -170,7 +170,7 @@ impl RequestMatcher {
 
 impl RuleMatcher {
     /// The subject of a request.
-    pub(crate) fn subject<'q>(&self, view: &RequestView<'_, 'q>) -> RuleSubject<'q> {
+    pub fn subject<'q>(&self, view: &RequestView<'_, 'q>) -> RuleSubject<'q> {
         let find = |identity: &Identity| match identity.name.as_str() {
             // A plan may come from the tenant; all requests of one plan share the limit that is counted by it.
             "plan" if view.plan().is_empty() => None,
@@ -279,7 +279,7 @@ impl RuleSubject<'_> {
     }
 
     /// A value for each of the rule's [names](RuleMatcher::names).
-    pub(crate) fn values(&self, rule: &RuleMatcher) -> SmallVec<[Option<&str>; 4]> {
+    pub fn values(&self, rule: &RuleMatcher) -> SmallVec<[Option<&str>; 4]> {
         let mut values = SmallVec::new();
         if rule.tenant != TenantUse::No {
             values.push(self.tenant.as_deref());
@@ -389,7 +389,7 @@ mod tests {
             "version: 1\nidentify: { client: [header:x-key, ip], authenticated: x-key }\nrules:\n\
              - { id: a, per: [client], on_failure: { POST: closed }, token_bucket: { capacity: 1, refill: 1/s } }\n",
         );
-        let matcher = file.unwrap_or_else(|report| panic!("{report}")).matcher;
+        let matcher = file.unwrap_or_else(|report| panic!("{report}")).compiled.matcher.clone();
         let matches = |attributes: &[(&'static str, &'static str)]| {
             let mut matches = Vec::new();
             let start = Request::new("").with_attribute("ip", "192.0.2.1");

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tidegate::{Request, Secret};
-use tidegate_rules::{Report, RuleFile, RuleStatus};
+use tidegate_rule_tools::{RuleStatus, explain};
+use tidegate_rules::{Report, RuleFile};
 
 const IDENTIFY: &str = "identify:
   client: [header:x-api-key, ip]
@@ -29,7 +30,7 @@ fn is_anonymous_with(per: &str, more: &str, attributes: &[(&str, &str)]) -> bool
     let file = file(per, more).unwrap_or_else(|report| panic!("{report}"));
     let request =
         attributes.iter().fold(Request::new("act"), |request, (name, value)| request.with_attribute(name, value));
-    let explanation = file.explain(&request, &Secret::public());
+    let explanation = explain(&file, &request, &Secret::public());
     let RuleStatus::Applies(applied) = &explanation.rules[0].status else { panic!("it applies") };
     applied.anonymous
 }

@@ -2,7 +2,8 @@
 
 use tidegate::Request;
 use tidegate::http::ErrorFormat;
-use tidegate_rules::{RuleFile, run_tests};
+use tidegate_rule_tools::run_tests;
+use tidegate_rules::RuleFile;
 
 const LIMIT: &str = "token_bucket: { capacity: 5, refill: 1/s }";
 

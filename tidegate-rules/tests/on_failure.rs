@@ -5,7 +5,8 @@ use std::time::Duration;
 use tidegate::{
     Limiter, ManualClock, MemoryStore, OnFailure, OnOverload, Rate, Request, Secret, StoreError, StoreErrorKind,
 };
-use tidegate_rules::{Report, RuleEffect, RuleFile, RuleStatus};
+use tidegate_rule_tools::{RuleEffect, RuleStatus, explain};
+use tidegate_rules::{Report, RuleFile};
 
 const LIMIT: &str = "per: [attr:who], token_bucket: { capacity: 4, refill: 1/h }";
 
@@ -208,7 +209,7 @@ fn rules_that_share_a_budget_share_a_static_limit() {
 fn an_explanation_shows_the_failure_policy_of_the_request() {
     let file = rule(TABLE);
     let explained = |method: &str, path: &str| -> RuleEffect {
-        let explanation = file.explain(&request(method, path), &Secret::public());
+        let explanation = explain(&file, &request(method, path), &Secret::public());
         let RuleStatus::Applies(applied) = &explanation.rules[0].status else { panic!("it applies") };
         applied.clone()
     };

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tidegate::Penalty;
-use tidegate_rules::{Report, RuleFile, describe_limit};
+use tidegate_rule_tools::describe_limit;
+use tidegate_rules::{Report, RuleFile};
 
 /// A file with one rule that has this penalty and these further fields.
 fn parse(penalty: &str, fields: &str) -> Result<RuleFile, Report> {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use tidegate::spi::Plan;
 use tidegate::{Request, RequestProblemKind};
+use tidegate_rule_tools::explain;
 use tidegate_rules::{RuleFile, SampleRequest};
 
 /// A file with one rule that counts by `per`.
@@ -207,7 +208,7 @@ fn an_explanation_says_that_a_request_is_refused() {
     let file = file("", "[header:x-key]");
     let sample = SampleRequest::new().with_header("x-key", "a").with_header("X-Key", "b");
     let attributes = sample.attributes().unwrap();
-    let explanation = file.explain(&attributes.request(), &tidegate::Secret::public());
+    let explanation = explain(&file, &attributes.request(), &tidegate::Secret::public());
     assert_eq!(
         explanation.problem.map(|problem| problem.to_string()).as_deref(),
         Some("The request has more than one `header:x-key`. Send it once.")

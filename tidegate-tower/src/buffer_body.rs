@@ -16,7 +16,7 @@ use tower_service::Service;
 
 use crate::readiness::{reacquire, release};
 use crate::response_body::error_response;
-use crate::{LimitFuture, ResponseBody, grpc};
+use crate::{ResponseBody, ResponseFuture, grpc};
 
 /// The default of [`BufferBody::with_max_bytes`]: 64 KiB.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
@@ -97,6 +97,23 @@ impl<T> Layer<T> for BufferBody {
     }
 }
 
+impl<T> BufferBodyService<T> {
+    /// The service that gets the text of bodies.
+    pub const fn get_ref(&self) -> &T {
+        &self.inner
+    }
+
+    /// The service that gets the text of bodies, to change it. Clones of this service keep theirs.
+    pub const fn get_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+
+    /// The service, which gets no text of bodies any more.
+    pub fn into_inner(self) -> T {
+        self.inner
+    }
+}
+
 impl<T, A, B> Service<Request<A>> for BufferBodyService<T>
 where
     T: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
@@ -106,7 +123,7 @@ where
 {
     type Response = Response<ResponseBody<B>>;
     type Error = T::Error;
-    type Future = LimitFuture<B, T::Error>;
+    type Future = ResponseFuture<B, T::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
         self.inner.poll_ready(context)
@@ -116,7 +133,7 @@ where
         // As in `LimitService`: the service that is ready is called.
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
-        LimitFuture::new(handle(ready, request, self.max_bytes))
+        ResponseFuture::new(handle(ready, request, self.max_bytes))
     }
 }
 

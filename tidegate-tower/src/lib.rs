@@ -68,7 +68,7 @@
 //! # Modules
 //!
 //! In the order in which a request passes them: `layer` (settings) and `handle` (the shared limiter), `buffer_body` (reads
-//! bodies), `service` (handles a request), `canonical_request` (refuses ambiguous requests), `attribute_sources`, `attributes` and `body_size` (from HTTP to attributes), `decision_slot`
+//! bodies), `service` (handles a request), `degraded_mode`, `canonical_request` (refuses ambiguous requests), `attribute_sources`, `attributes` and `body_size` (from HTTP to attributes), `decision_slot`
 //! (decisions for logs), `lease_renewal` (slots), `readiness` (delays), `limit_headers`, `response_body` and `grpc` (responses),
 //! `future`.
 
@@ -80,8 +80,10 @@ mod buffer_body;
 pub use buffer_body::{BodyText, BufferBody, BufferBodyService, DEFAULT_MAX_BODY_BYTES};
 mod decision_slot;
 pub use decision_slot::{DecisionSlot, DecisionSummary};
+mod degraded_mode;
+pub use degraded_mode::DegradedMode;
 mod service;
-pub use service::{DegradedMode, LimitService};
+pub use service::LimitService;
 mod attribute_sources;
 mod attributes;
 mod body_size;
@@ -98,7 +100,7 @@ pub use reserved_tokens::ReservedTokens;
 mod response_body;
 pub use response_body::{LeaseLost, ResponseBody};
 mod future;
-pub use future::LimitFuture;
+pub use future::ResponseFuture;
 mod settlement;
 mod usage_report;
 pub use usage_report::{TokenUsage, UsageCommit, UsageReport};

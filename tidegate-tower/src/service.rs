@@ -26,7 +26,7 @@ use crate::layer::{Settings, header_policy};
 use crate::limit_headers::LimitHeaders;
 use crate::readiness::{reacquire, release};
 use crate::response_body::{error_response, rejection_response};
-use crate::{DecisionSlot, LimitFuture, LimitLayer, ReservedTokens, ResponseBody, UsageReport, grpc};
+use crate::{DecisionSlot, DegradedMode, LimitLayer, ReservedTokens, ResponseBody, ResponseFuture, UsageReport, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
 pub struct LimitService<T, S> {
@@ -34,17 +34,8 @@ pub struct LimitService<T, S> {
     layer: LimitLayer<S>,
 }
 
-/// The store failed, and the rules admit the request without it: an extension of the request, so that the application can
-/// reduce its service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DegradedMode {
-    /// How the store failed.
-    pub reason: StoreErrorKind,
-}
-
 /// The result of a check.
-enum CheckOutcome<B> {
+enum AdmissionResult<B> {
     Admit(Admission),
     Reject(Response<ResponseBody<B>>),
 }
@@ -72,13 +63,6 @@ struct Admission {
     /// Present if the cost is the number of tokens that a language model uses. It has the grant then.
     usage: Option<UsageReport>,
     reserved_tokens: Option<ReservedTokens>,
-}
-
-impl DegradedMode {
-    /// The store failed in this way.
-    pub const fn new(reason: StoreErrorKind) -> Self {
-        Self { reason }
-    }
 }
 
 impl Admission {
@@ -122,6 +106,33 @@ impl<T, S> LimitService<T, S> {
     pub(crate) const fn new(inner: T, layer: LimitLayer<S>) -> Self {
         Self { inner, layer }
     }
+
+    /// The service behind the limits.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, MemoryStore, RuleSet};
+    /// # use tidegate_tower::LimitLayer;
+    /// # use tower_layer::Layer;
+    /// let limits = LimitLayer::new(Limiter::new(RuleSet::new([])?, MemoryStore::new()));
+    /// let mut service = limits.layer("a service");
+    /// *service.get_mut() = "another one";
+    /// assert_eq!(service.get_ref(), &"another one");
+    /// assert_eq!(service.into_inner(), "another one");
+    /// # Ok::<(), tidegate::RuleError>(())
+    /// ```
+    pub const fn get_ref(&self) -> &T {
+        &self.inner
+    }
+
+    /// The service behind the limits, to change it. Clones of this service keep theirs.
+    pub const fn get_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+
+    /// The service behind the limits, without them.
+    pub fn into_inner(self) -> T {
+        self.inner
+    }
 }
 
 impl<T, S, A, B> Service<Request<A>> for LimitService<T, S>
@@ -134,7 +145,7 @@ where
 {
     type Response = Response<ResponseBody<B>>;
     type Error = T::Error;
-    type Future = LimitFuture<B, T::Error>;
+    type Future = ResponseFuture<B, T::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
         self.inner.poll_ready(context)
@@ -144,7 +155,7 @@ where
         // The service that reported ready must be the one that is called; its clone is not ready.
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
-        LimitFuture::new(handle(self.layer.clone(), ready, request))
+        ResponseFuture::new(handle(self.layer.clone(), ready, request))
     }
 }
 
@@ -169,8 +180,8 @@ where
     }
     let body_size = if active.reads_size { body_size(&parts, &body) } else { None };
     let admission = match check(&layer, &active, &parts, body_size).await {
-        CheckOutcome::Admit(admission) => admission,
-        CheckOutcome::Reject(response) => return Ok(response),
+        AdmissionResult::Admit(admission) => admission,
+        AdmissionResult::Reject(response) => return Ok(response),
     };
     if let Some(degraded_mode) = admission.degraded_mode {
         parts.extensions.insert(degraded_mode);
@@ -252,7 +263,7 @@ async fn check<S: Store + 'static, B>(
     active: &ActiveLimiter<S>,
     parts: &Parts,
     body_size: Option<u64>,
-) -> CheckOutcome<B> {
+) -> AdmissionResult<B> {
     let settings = &*layer.settings;
     let layer_attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
     let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
@@ -291,12 +302,12 @@ async fn check<S: Store + 'static, B>(
                 }
                 admission.grant = Some(Box::new(grant));
             }
-            CheckOutcome::Admit(if is_metered { admission.with_usage(settings, active, &plan) } else { admission })
+            AdmissionResult::Admit(if is_metered { admission.with_usage(settings, active, &plan) } else { admission })
         }
-        Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, &parts.headers, &decision)),
+        Ok(decision) => AdmissionResult::Reject(reject_denied(settings, active, &parts.headers, &decision)),
         Err(error) => {
             let format = error_format(settings, active, &plan);
-            CheckOutcome::Reject(reject_unavailable(settings, active, &parts.headers, &error, format))
+            AdmissionResult::Reject(reject_unavailable(settings, active, &parts.headers, &error, format))
         }
     }
 }

@@ -59,6 +59,9 @@
 pub mod attributes;
 pub mod http;
 pub mod spi;
+/// The locks that the crates of Tidegate share. No part of the public API: they are no concern of rate limits.
+#[doc(hidden)]
+pub mod sync;
 
 mod algorithm;
 mod clock;
@@ -87,7 +90,6 @@ mod rule;
 mod rule_set;
 mod store;
 mod subject;
-mod sync;
 mod timestamp;
 mod usage;
 mod verdict;

@@ -15,7 +15,7 @@ mod zoned_calendar;
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{LazyLock, PoisonError, RwLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 pub use anchor::{Anchor, Weekday};
@@ -25,6 +25,7 @@ use zoned_calendar::ZonedCalendar;
 
 use crate::algorithm::Calendar;
 use crate::limit::LimitError;
+use crate::sync::RwLock;
 use crate::{Timestamp, Window};
 
 /// The length of the periods of a quota.
@@ -98,10 +99,10 @@ impl Periods {
 
     fn interned(period: Period, name: String, anchor: Option<Anchor>, zone: jiff::tz::TimeZone) -> Self {
         let key = (period, name, anchor);
-        if let Some(known) = INTERNED.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        if let Some(known) = INTERNED.read().get(&key) {
             return Self(known);
         }
-        let mut interned = INTERNED.write().unwrap_or_else(PoisonError::into_inner);
+        let mut interned = INTERNED.write();
         let zone_name = key.1.clone();
         let calendar = interned.entry(key).or_insert_with(|| {
             let zoned = ZonedCalendar::new(period, anchor, zone);

@@ -31,7 +31,7 @@ async fn a_distant_store_decides_every_call_whose_deadline_and_budget_allow_it()
         let proxy = Proxy::start(store.port(), b"EVALSHA").await;
         proxy.inject(NetworkFault::DelayReplies(DISTANCE)).await;
         let (folder, url) = (deployed("envoy/ratelimit"), format!("redis://127.0.0.1:{}", proxy.port()));
-        let flags = ["--envoy-config", folder.to_str().unwrap(), "--store-budget", "2000"];
+        let flags = ["--envoy-config", folder.to_str().unwrap()];
         let tidegate = start_tidegate(directory.path(), &url, &flags);
         let channel = Channel::from_shared(format!("http://{}", tidegate.grpc())).unwrap();
         let mut client = RateLimitClient::new(channel.connect().await.unwrap());

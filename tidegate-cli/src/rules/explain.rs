@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tidegate::http::ErrorFormat;
 use tidegate::{Namespace, OnOverload, RuleMode, Secret};
-use tidegate_rules::{
+use tidegate_rule_tools::{
     ClaimUse, Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, TimelinePoint,
-    sanitize,
+    explain,
 };
+use tidegate_rules::sanitize;
 use tidegate_server::command::{Exit, Failure, Output, Style, format_duration, load_rule_file};
 
 use crate::cli::ExplainArgs;
@@ -21,7 +22,7 @@ pub(super) fn run(arguments: &ExplainArgs, output: &mut Output<'_>) -> Result<Ex
     let attributes = arguments.request.attributes()?;
     let secret = arguments.secret.secret()?.unwrap_or_else(Secret::public);
     let file = load_rule_file(&arguments.file)??;
-    let mut explanation = file.explain(&attributes.request(), &secret);
+    let mut explanation = explain(&file, &attributes.request(), &secret);
     name_keys(&mut explanation, &arguments.namespace.namespace);
     if arguments.json {
         output.json(&ExplanationJson::new(&explanation));

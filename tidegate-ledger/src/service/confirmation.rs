@@ -4,9 +4,9 @@ use tidegate::spi::{EntryId, Outbox};
 
 use super::error::{lost, unconfirmed};
 use super::flush_queue::Waiter;
-use super::shared::Shared;
+use super::state::ServiceState;
 
-impl<O: Outbox> Shared<O> {
+impl<O: Outbox> ServiceState<O> {
     /// Wakes who waited for entries that the ledger has, and fails the others.
     pub(super) async fn look_up(&self, waiters: Vec<Waiter>) {
         if waiters.is_empty() {

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use smol_str::SmolStr;
 use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, StoredState};
 use tidegate::spi::{Adjustment, Check, CheckVerdict, Gate, Key, Plan};
+use tidegate::sync::{Mutex, MutexGuard, RwLock};
 use tidegate::{Limit, Timestamp};
 
 use super::expiry_ring::ExpiryRing;
@@ -127,7 +127,7 @@ impl CardinalityTracker {
     }
 
     fn is_overflowing(&self, counted: &CountedLimit<'_>) -> bool {
-        let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.counts.read();
         let Some(count) = counts.get(&counted.id) else { return false };
         let mut count = lock(count);
         count.live.advance(self.now().as_micros());
@@ -182,7 +182,7 @@ impl CardinalityTracker {
     /// The statistics of each rule, by rule id, for anonymous subjects or for others.
     pub(crate) fn stats(&self, anonymous: bool) -> Vec<SubjectStats> {
         let mut stats: Vec<SubjectStats> = Vec::new();
-        let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.counts.read();
         for (_, count) in counts.iter().filter(|(id, _)| id.anonymous == anonymous) {
             let mut count = lock(count);
             count.live.advance(self.now().as_micros());
@@ -209,12 +209,12 @@ impl CardinalityTracker {
             return;
         }
         loop {
-            if let Some(count) = self.counts.read().unwrap_or_else(PoisonError::into_inner).get(&counted.id) {
+            if let Some(count) = self.counts.read().get(&counted.id) {
                 let mut count = lock(count);
                 count.record(self.now().as_micros(), previous_expiry, state_end, counted.max_ttl_micros);
                 return self.update_overflow(&mut count, counted.max_subjects);
             }
-            let mut counts = self.counts.write().unwrap_or_else(PoisonError::into_inner);
+            let mut counts = self.counts.write();
             if counts.len() >= PRUNE_THRESHOLD_LIMITS {
                 counts.retain(|_, count| {
                     let mut count = lock(count);
@@ -284,7 +284,7 @@ impl PossibleNewKey {
 }
 
 fn lock(count: &Mutex<KeyCount>) -> MutexGuard<'_, KeyCount> {
-    count.lock().unwrap_or_else(PoisonError::into_inner)
+    count.lock()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `ConnectionShared`: what the callers and the task of a connection share. Nobody holds its lock while waiting.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ use crate::long_hold_lists::LongHoldLists;
 use crate::node_error::{DownReason, NodeError};
 use crate::options::RedisOptions;
 use crate::timer;
+
+use tidegate::sync::{Mutex, MutexGuard};
 
 /// What callers and the task share.
 pub(super) struct ConnectionShared {
@@ -103,7 +105,7 @@ impl ConnectionShared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The budget of a decision.

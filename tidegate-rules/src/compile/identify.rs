@@ -32,16 +32,16 @@ const SETTINGS: [&str; 9] = [
 
 /// Positions in `identify`, for lints.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct IdentifySpans {
-    pub(crate) trusted: Vec<(ipnet::IpNet, Span)>,
-    pub(crate) hops: Option<(u8, Span)>,
-    pub(crate) names: Vec<(SmolStr, Span)>,
+pub struct IdentifySpans {
+    pub trusted: Vec<(ipnet::IpNet, Span)>,
+    pub hops: Option<(u8, Span)>,
+    pub names: Vec<(SmolStr, Span)>,
     /// The sources of each of the names.
-    pub(crate) sources: Vec<Vec<Span>>,
+    pub sources: Vec<Vec<Span>>,
     /// Names of values that a client cannot forge.
-    pub(crate) authenticated: AuthenticatedNames,
+    pub authenticated: AuthenticatedNames,
     /// Which value counts if one comes more than once, with what it is said of.
-    pub(crate) repeated: Vec<(SmolStr, RepeatedPolicy, Span)>,
+    pub repeated: Vec<(SmolStr, RepeatedPolicy, Span)>,
 }
 
 /// An identity that only the application sets, as the attribute of the same name.

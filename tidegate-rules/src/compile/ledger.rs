@@ -17,17 +17,17 @@ const CODE: &str = "ledger";
 
 /// The ledger of a rule.
 #[derive(Clone, Debug)]
-pub(crate) struct CompiledLedger {
-    pub(crate) mode: LedgerMode,
+pub struct CompiledLedger {
+    pub mode: LedgerMode,
     /// Whether it keeps the names of tenants in clear text.
-    pub(crate) keep_names: bool,
+    pub keep_names: bool,
     /// The position of the mode.
-    pub(crate) span: Span,
+    pub span: Span,
 }
 
 /// What a quota says about the ledger.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LedgerFields {
+pub struct LedgerFields {
     mode: Option<(LedgerMode, Span)>,
     /// The position of `ledger: none`.
     none: Option<Span>,

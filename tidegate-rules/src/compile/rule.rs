@@ -24,72 +24,72 @@ use crate::suggest::nearest;
 
 /// The limits that a plan gives a rule, with their position for lints.
 #[derive(Clone, Debug)]
-pub(crate) struct PlanLimits {
-    pub(crate) plan: SmolStr,
-    pub(crate) limits: Vec<(SmolStr, Limit)>,
-    pub(crate) ledger: LedgerFields,
-    pub(crate) span: Span,
+pub struct PlanLimits {
+    pub plan: SmolStr,
+    pub limits: Vec<(SmolStr, Limit)>,
+    pub ledger: LedgerFields,
+    pub span: Span,
 }
 
 /// A compiled rule, with positions for lints.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
-pub(crate) struct CompiledRule {
-    pub(crate) matcher: RuleMatcher,
-    pub(crate) limits: Vec<(SmolStr, Limit)>,
-    pub(crate) plans: Vec<PlanLimits>,
-    pub(crate) penalty: Option<Penalty>,
+pub struct CompiledRule {
+    pub matcher: RuleMatcher,
+    pub limits: Vec<(SmolStr, Limit)>,
+    pub plans: Vec<PlanLimits>,
+    pub penalty: Option<Penalty>,
     /// The ledger of its quotas.
-    pub(crate) ledger: Option<CompiledLedger>,
+    pub ledger: Option<CompiledLedger>,
     /// The position of a quota without a ledger, if the file does not say that this is meant.
-    pub(crate) unrecorded_quota: Option<Span>,
-    pub(crate) mode: RuleMode,
+    pub unrecorded_quota: Option<Span>,
+    pub mode: RuleMode,
     /// The front ends that it is meant for.
-    pub(crate) front_ends: FrontEnds,
+    pub front_ends: FrontEnds,
     /// Whether the file has a failure policy for it.
-    pub(crate) has_policy: bool,
+    pub has_policy: bool,
     /// Whether the file says what applies to requests that match no route of that policy.
-    pub(crate) says_default: bool,
+    pub says_default: bool,
     /// Whether that policy says `local` in so many words, for all requests or for some.
-    pub(crate) says_local: bool,
-    pub(crate) on_overload: OnOverload,
-    pub(crate) denial_cache: bool,
+    pub says_local: bool,
+    pub on_overload: OnOverload,
+    pub denial_cache: bool,
     /// The limit of one instance where the policy is `static`.
-    pub(crate) emergency: Option<Limit>,
+    pub emergency: Option<Limit>,
     /// The bounds for unauthenticated subjects, if the file has them.
-    pub(crate) anonymous: Option<AnonymousBounds>,
+    pub anonymous: Option<AnonymousBounds>,
     /// The maximum number of authenticated subjects.
-    pub(crate) max_subjects: u64,
-    pub(crate) tag: PartitionBy,
-    pub(crate) security: Option<bool>,
-    pub(crate) message: Option<SmolStr>,
+    pub max_subjects: u64,
+    pub tag: PartitionBy,
+    pub security: Option<bool>,
+    pub message: Option<SmolStr>,
     /// The format of refusals, if the file says something about it.
-    pub(crate) error_format: Option<ErrorFormat>,
-    pub(crate) budget: Option<SmolStr>,
+    pub error_format: Option<ErrorFormat>,
+    pub budget: Option<SmolStr>,
     /// The response header with the actual cost, in lower case.
-    pub(crate) cost_header: Option<SmolStr>,
-    pub(crate) has_cost: bool,
-    pub(crate) id_span: Span,
-    pub(crate) match_span: Span,
-    pub(crate) per_span: Span,
+    pub cost_header: Option<SmolStr>,
+    pub has_cost: bool,
+    pub id_span: Span,
+    pub match_span: Span,
+    pub per_span: Span,
     /// The texts in `per`, without normal forms, with their positions.
-    pub(crate) per_spans: Vec<(SmolStr, Span)>,
+    pub per_spans: Vec<(SmolStr, Span)>,
     /// The positions of its limits.
-    pub(crate) limit_spans: Vec<Span>,
+    pub limit_spans: Vec<Span>,
     /// The position of its penalty.
-    pub(crate) penalty_span: Option<Span>,
-    pub(crate) cost_span: Span,
-    pub(crate) on_failure_span: Span,
-    pub(crate) on_overload_span: Span,
+    pub penalty_span: Option<Span>,
+    pub cost_span: Span,
+    pub on_failure_span: Span,
+    pub on_overload_span: Span,
 }
 
 impl CompiledRule {
-    pub(crate) fn is_disabled(&self) -> bool {
+    pub fn is_disabled(&self) -> bool {
         self.mode == RuleMode::Disabled
     }
 
     /// The rule as a [`Rule`] of the library.
-    pub(crate) fn rule(&self) -> Rule {
+    pub fn rule(&self) -> Rule {
         let mut rule = Rule::from_limits(self.matcher.id.clone(), self.limits.clone());
         if let Some(ledger) = &self.ledger {
             // Before the failure policy, which it changes.

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::clients::{CallCount, ClientCounts, ClientPermit, ResolveClient};
 use super::listener_stats::{Bound, Gauge, GaugeGuard, ListenerStats};
 use super::{ConnectionLimits, Listener};
-use crate::retry_after::RETRY_AFTER_ONE_SECOND;
+use crate::calls::retry_after::RETRY_AFTER_ONE_SECOND;
 
 /// The most calls under way whose bodies and decisions are in memory.
 pub(crate) const MAX_CALLS: usize = 8192;
@@ -65,7 +65,7 @@ impl RequestBounds {
         Self {
             scope,
             all: Arc::new(Semaphore::new(max)),
-            by_client: ClientCounts::new(limits.max_requests_per_client),
+            by_client: ClientCounts::new(limits.max_requests_per_client()),
             resolver: Arc::clone(&listener.resolver),
             stats: Arc::clone(&listener.stats),
         }

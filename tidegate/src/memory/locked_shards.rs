@@ -1,7 +1,5 @@
 //! `LockedShards`: the shards of one plan, locked until it is decided and written.
 
-use std::sync::PoisonError;
-
 use smallvec::SmallVec;
 
 use super::shard::Shard;
@@ -92,5 +90,5 @@ impl LockedShards<'_> {
 
 /// Locks a shard. A poisoned one is usable, since states are replaced as a whole.
 pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+    shard.lock()
 }

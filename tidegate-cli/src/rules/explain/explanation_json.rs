@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tidegate::{RuleMode, UsageKind};
-use tidegate_rules::{
+use tidegate_rule_tools::{
     ClaimUse, Explanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint,
 };
 use tidegate_server::command::whole_millis;

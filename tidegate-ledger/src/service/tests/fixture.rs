@@ -59,7 +59,7 @@ pub(super) struct Fixture {
 }
 
 /// Keeps everybody else from writing to the ledger.
-pub(super) struct LedgerLock(SqliteConnection);
+pub(super) struct HeldWriteLock(SqliteConnection);
 
 pub(super) fn options() -> ServiceOptions {
     ServiceOptions::default().with_budget(Duration::from_mins(1)).with_flush_interval(NEVER).with_sweep_interval(NEVER)
@@ -129,11 +129,11 @@ impl Fixture {
         LedgerService::start(self.ledger.clone(), self.store.clone(), options).unwrap()
     }
 
-    pub(super) async fn lock_ledger(&self) -> LedgerLock {
+    pub(super) async fn lock_ledger(&self) -> HeldWriteLock {
         let path = ledger_path(&self.directory);
         let mut connection = SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.unwrap();
         sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await.unwrap();
-        LedgerLock(connection)
+        HeldWriteLock(connection)
     }
 
     /// What the ledger says that this tenant has used.
@@ -143,7 +143,7 @@ impl Fixture {
     }
 }
 
-impl LedgerLock {
+impl HeldWriteLock {
     pub(super) async fn release(mut self) {
         sqlx::query("ROLLBACK").execute(&mut self.0).await.unwrap();
         self.0.close().await.unwrap();

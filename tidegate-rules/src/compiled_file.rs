@@ -1,0 +1,69 @@
+//! `CompiledFile`: what compiling makes of a rule file, with the positions that checks and lints report.
+
+use std::sync::Arc;
+
+use tidegate::attributes::EscapedSlashes;
+use tidegate::http::HeaderPolicy;
+
+use crate::compile::{CompiledRule, IdentifySpans};
+use crate::condition::Condition;
+use crate::identity::{Identity, Source};
+use crate::provenance::Provenance;
+use crate::request_matcher::{RequestMatcher, TenantUse};
+use crate::source_file::Span;
+
+/// A compiled rule file.
+#[derive(Debug)]
+pub struct CompiledFile {
+    pub matcher: Arc<RequestMatcher>,
+    /// Every rule, disabled ones included.
+    pub rules: Vec<CompiledRule>,
+    pub header_policy: HeaderPolicy,
+    pub escaped_slashes: EscapedSlashes,
+    /// The positions of the exemptions.
+    pub exempt: Vec<Span>,
+    pub identify: IdentifySpans,
+}
+
+impl CompiledFile {
+    /// The rules that are not disabled, in the order of [`RequestMatcher::rules`].
+    pub fn enabled_rules(&self) -> impl Iterator<Item = &CompiledRule> {
+        self.rules.iter().filter(|rule| !rule.is_disabled())
+    }
+
+    /// The identities that the file defines, with the positions of their sources.
+    pub fn defined_identities(&self) -> impl Iterator<Item = (&Identity, &[Span])> {
+        self.matcher.identities.iter().zip(self.identify.sources.iter().map(Vec::as_slice))
+    }
+
+    /// Whether a condition requires a header, or a host, that a client cannot choose.
+    pub fn requires_verified(&self, condition: &Condition) -> bool {
+        let authenticated = &self.identify.authenticated;
+        let is_verified =
+            |name| authenticated.provenance(&Source::Attribute(Clone::clone(name))) == Provenance::Verified;
+        condition.headers.iter().any(|(name, _)| is_verified(name))
+            || (!condition.hosts.is_empty() && authenticated.contains("host"))
+    }
+
+    /// Whether a rule may count many unauthenticated subjects. Requests without any identity are only one subject.
+    pub fn counts_unauthenticated(&self, rule: &CompiledRule) -> bool {
+        // Plans are few; forgeable ones have a lint of their own.
+        let per = rule.matcher.per.iter().filter(|identity| identity.name != "plan");
+        let tenant = (rule.matcher.tenant == TenantUse::Subject).then_some(&self.matcher.tenant);
+        let parts: Vec<&Identity> = per.chain(tenant).collect();
+        parts.iter().any(|identity| may_be_unauthenticated(identity))
+            && !parts.iter().any(|identity| is_authenticated(identity))
+    }
+}
+
+/// Whether an unauthenticated source can be reached. A source that identifies nobody always has a value and hides later ones.
+fn may_be_unauthenticated(identity: &Identity) -> bool {
+    let reached = identity.provenances.iter().take_while(|provenance| **provenance != Provenance::NoIdentity);
+    reached.into_iter().any(|provenance| *provenance != Provenance::Verified)
+}
+
+/// Whether every value is authenticated.
+fn is_authenticated(identity: &Identity) -> bool {
+    !may_be_unauthenticated(identity)
+        && (identity.provenances.is_empty() || identity.provenances.contains(&Provenance::Verified))
+}
