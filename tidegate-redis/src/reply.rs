@@ -168,8 +168,8 @@ impl Reply {
             let state = if found.taken > 0 { take(plan, check, now, state, found.taken)? } else { state };
             states.push((found.letter.admitted, state));
             // A penalty without a state admits the request, and needs none.
-            let unstored = found.letter.unstored && !check.gate().is_penalty();
-            let letter = CheckLetter { unstored, ..found.letter };
+            let stateless = found.letter.stateless && !check.gate().is_penalty();
+            let letter = CheckLetter { stateless, ..found.letter };
             details.push(CheckDetails { letter, ttl_millis: found.ttl_millis });
             entries.extend(found.entry.map(|id| (index, id)));
             text = rest;
@@ -273,9 +273,9 @@ impl Reply {
         let mut verdict = Verdict::replay(plan, self.now, self.granted, &self.states, self.is_repeated_reservation);
         for (check, CheckDetails { letter, .. }) in verdict.checks_mut().iter_mut().zip(&self.details) {
             check.overflowed = letter.overflowed;
-            check.unstored = letter.unstored;
+            check.stateless = letter.stateless;
             check.skipped = letter.unreadable;
-            check.consumed &= !letter.unstored;
+            check.consumed &= !letter.stateless;
             if letter.unreadable {
                 (check.outcome.remaining, check.outcome.retry_after) = (0, None);
             }

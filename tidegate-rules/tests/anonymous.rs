@@ -125,13 +125,13 @@ fn a_rule_sets_the_bounds_for_anonymous_subjects() {
     assert!(debug.contains("AnonymousBounds { max_subjects: 200000, forget_after: Some(600s) }"), "{debug}");
     let some = file("ip", ", anonymous: { forget_after: 90s }").unwrap();
     let debug = format!("{:?}", some.rules().rule("a").unwrap());
-    let expected = tidegate::AnonymousBounds::default().with_forget_after(Duration::from_secs(90));
+    let expected = tidegate::rules::AnonymousBounds::default().with_forget_after(Duration::from_secs(90));
     assert!(debug.contains(&format!("{expected:?}")), "{debug}");
 }
 
 #[test]
 fn a_rule_sets_the_bound_for_authenticated_subjects() {
-    let bound = |more: &str| file("ip", more).unwrap().rules().rule("a").unwrap().max_subjects();
+    let bound = |more: &str| file("ip", more).unwrap().rules().rule("a").unwrap().max_subjects;
     assert_eq!(bound(", authenticated: { most: 5M }"), 5_000_000);
     assert_eq!((bound(""), bound(", authenticated: {}")), (10_000_000, 10_000_000));
     for (authenticated, message) in [

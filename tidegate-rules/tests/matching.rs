@@ -10,7 +10,8 @@ mod exemptions;
 mod usage;
 
 use proptest::prelude::*;
-use tidegate::{Costs, Ending, Limiter, ManualClock, MemoryStore, Request, Secret, StoreError, StoreErrorKind};
+use tidegate::grants::Costs;
+use tidegate::{Ending, Limiter, ManualClock, MemoryStore, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rule_tools::{RuleStatus, explain};
 use tidegate_rules::RuleFile;
 
@@ -29,7 +30,7 @@ fn matched(file: &RuleFile, action: &str, attributes: &[(&str, &str)]) -> Vec<(S
     let request = request(action, attributes);
     let plan = file.rules().resolve(&request);
     let check = |check: &tidegate::spi::Check<'_>| {
-        (check.gate().rule().to_string(), check.cost(), check.gate().limit().amount())
+        (check.gate().rule().id.to_string(), check.cost(), check.gate().limit().amount())
     };
     plan.checks().iter().map(check).collect()
 }

@@ -6,9 +6,11 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tidegate::grants::{Costs, GrantKind};
+use tidegate::rules::UsageKind;
 use tidegate::spi::{Plan, Store};
 use tidegate::sync::Mutex;
-use tidegate::{Costs, Grant, GrantKind, Limiter, RuleMode, Timer, UsageKind};
+use tidegate::{Grant, Limiter, RuleMode, Timer};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -86,7 +88,7 @@ impl UsageReport {
     ) -> Self {
         let rules = limiter.rules();
         let is_enforced =
-            |name: &str| rules.rule(name).is_some_and(|rule| rule.usage().is_some() && rule.mode() != RuleMode::Shadow);
+            |name: &str| rules.rule(name).is_some_and(|rule| rule.usage.is_some() && rule.mode != RuleMode::Shadow);
         let rule_cost = |name: &str| RuleCost { rule: name.to_owned(), usage: rules.usage(name), stated: None };
         let holds = grant.split_off(|part| part.kind() == GrantKind::Held);
         let duration = holds.duration();

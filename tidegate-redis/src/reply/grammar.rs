@@ -65,7 +65,7 @@ pub(super) struct CheckLetter {
     /// On the overflow bucket.
     pub(super) overflowed: bool,
     /// On a key that does not exist, on a full server: nothing was written.
-    pub(super) unstored: bool,
+    pub(super) stateless: bool,
     /// A shadow check whose state is unreadable.
     pub(super) unreadable: bool,
     /// A penalty that was struck.
@@ -114,12 +114,12 @@ impl<'t> CheckText<'t> {
 impl CheckLetter {
     const fn parse(letter: u8) -> Option<Self> {
         let admitted = letter.is_ascii_lowercase();
-        let own = Self { admitted, overflowed: false, unstored: false, unreadable: false, struck: false };
+        let own = Self { admitted, overflowed: false, stateless: false, unreadable: false, struck: false };
         Some(match letter {
             b'a' | b'A' => own,
             b's' | b'S' => Self { overflowed: true, ..own },
-            b'n' | b'N' => Self { unstored: true, ..own },
-            b'o' | b'O' => Self { overflowed: true, unstored: true, ..own },
+            b'n' | b'N' => Self { stateless: true, ..own },
+            b'o' | b'O' => Self { overflowed: true, stateless: true, ..own },
             b'p' => Self { struck: true, ..own },
             b'U' => Self { unreadable: true, ..own },
             _ => return None,

@@ -110,10 +110,10 @@ if plans[2] > 0 then
       local _, value = apply(limit, state, TAKE, 1)
       if value then return nil end
     end
-    local seen, is_unstored = view or state or '', FULL and is_new[k]
+    local seen, is_stateless = view or state or '', FULL and is_new[k]
     counters[k], states[k] = {
       limit = limit, state = state, room = room, taken = 0,
-      admits = (is_unstored and 'n' or 'a') .. seen, denies = (is_unstored and 'N' or 'A') .. seen,
+      admits = (is_stateless and 'n' or 'a') .. seen, denies = (is_stateless and 'N' or 'A') .. seen,
     }, nil
     return counters[k]
   end

@@ -2,7 +2,8 @@
 //! together admit more than a limit for everybody, and whether one rule is as strict as another then.
 
 use smol_str::SmolStr;
-use tidegate::{OnFailure, OnOverload, RuleMode};
+use tidegate::rules::OnOverload;
+use tidegate::{OnFailure, RuleMode};
 use tidegate_rules::Problem;
 use tidegate_rules::internals::{CompiledRule, RouteEntry, TenantUse, is_method};
 
@@ -129,13 +130,13 @@ pub(super) fn is_as_strict(strict: &CompiledRule, rule: &CompiledRule) -> bool {
     let (own, other) = (&strict.matcher.on_failure, &rule.matcher.on_failure);
     let least = own.each().map(|(_, policy)| strictness(policy).unwrap_or(0)).min();
     let most = other.each().map(|(_, policy)| strictness(policy).unwrap_or(CLOSED)).max();
-    least >= most || (own == other && strict.emergency == rule.emergency)
+    least >= most || (own == other && strict.static_limit == rule.static_limit)
 }
 
-/// The strictness of `closed`, which refuses whatever a static cap refuses.
+/// The strictness of `closed`, which refuses whatever a static limit refuses.
 const CLOSED: u8 = 3;
 
-/// A number for policies of which one refuses all that another refuses; `None` for a static cap, which depends on its amount.
+/// A number for policies of which one refuses all that another refuses; `None` for a static limit, which depends on its amount.
 const fn strictness(policy: OnFailure) -> Option<u8> {
     match policy {
         OnFailure::Open | OnFailure::Degraded => Some(0),

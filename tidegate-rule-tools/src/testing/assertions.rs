@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use smol_str::SmolStr;
-use tidegate::{CheckResult, Decision, Request};
+use tidegate::spi::CheckResult;
+use tidegate::{Decision, Request};
 use tidegate_rules::RuleFile;
 use tidegate_rules::internals::{Span, format_duration};
 
@@ -240,6 +241,10 @@ impl DecidedStep<'_> {
             return None;
         }
         let rule = self.decision.rule().and_then(|rule| self.rules.rules().rule(rule));
-        Some(self.rules.rules().header_policy().reject(self.decision, rule.and_then(tidegate::Rule::message), None))
+        Some(self.rules.rules().header_policy().reject(
+            self.decision,
+            rule.and_then(|rule| rule.message.as_deref()),
+            None,
+        ))
     }
 }

@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::{Costs, Ending, Grant, Limiter, ManualClock, MemoryStore, Retake, Timestamp};
+use tidegate::grants::{Costs, Retake};
+use tidegate::{Ending, Grant, Limiter, ManualClock, MemoryStore, Timestamp};
 
 /// A lease is renewed after this part of its duration, as by [`Limiter::hold`].
 const RENEWALS_PER_LEASE: u32 = 3;
@@ -78,7 +79,7 @@ impl<'t> HeldRequests<'t> {
 
 /// Whether the actual cost under a rule is known after the response.
 pub(super) fn is_settled(limiter: &Limiter<MemoryStore>, rule: &str) -> bool {
-    limiter.rules().rule(rule).is_some_and(|rule| rule.cost_header().is_some() || rule.usage().is_some())
+    limiter.rules().rule(rule).is_some_and(|rule| rule.cost_header.is_some() || rule.usage.is_some())
 }
 
 /// The result of a future on a memory store, which is never pending.

@@ -21,8 +21,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::spi::{Journal, LedgerStage};
-use tidegate::{Namespace, Secret, Timer};
+use tidegate::spi::{Journal, LedgerStage, Namespace};
+use tidegate::{Secret, Timer};
 use tidegate_ledger::{
     JournalErrorKind, JournalFile, Ledger, LedgerError, LedgerService, LedgerUrl, ServiceOptions, ServiceStats,
 };
@@ -206,7 +206,7 @@ impl ServerLedger {
             Some(rule) => Err(format!(
                 "rule `{}` has a ledger and admits requests while the store fails, which needs a journal: restart the server with \
                  --ledger-journal FILE, or write `on_failure: closed`",
-                rule.id()
+                rule.id
             )),
             None => Ok(()),
         }

@@ -11,15 +11,16 @@ pub(crate) mod untrusted_forwarded;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Metric, Registry};
-use tidegate::spi::{Observer, Plan, Role};
-use tidegate::{CheckResult, Clock, Decision, StoreError, StoreErrorKind, SystemClock, Timestamp};
+use tidegate::spi::{CheckResult, Observer, Plan, Role};
+use tidegate::sync::RwLock;
+use tidegate::{Clock, Decision, StoreError, StoreErrorKind, SystemClock, Timestamp};
 use tidegate_rules::RuleFile;
 
 use self::histogram::Histogram;
@@ -173,7 +174,7 @@ impl Metrics {
     pub(crate) fn follow(&self, file: &RuleFile) {
         self.door_gaps.follow(file);
         let types = file.per_by_rule().map(|(rule, names)| (rule.to_owned(), subject_type(&names))).collect();
-        *self.subject_types.write().unwrap_or_else(PoisonError::into_inner) = types;
+        *self.subject_types.write() = types;
         self.rule_counters.clear();
     }
 
@@ -248,8 +249,8 @@ impl Metrics {
     fn count_overload(&self, plan: &Plan<'_>, outcome: &'static str) {
         let checks = plan.checks();
         for (index, check) in checks.iter().enumerate() {
-            let rule = check.gate().rule();
-            let is_counted = checks[..index].iter().any(|earlier| earlier.gate().rule() == rule);
+            let rule = check.gate().rule().id.as_str();
+            let is_counted = checks[..index].iter().any(|earlier| earlier.gate().rule().id == rule);
             if check.gate().role() != Role::Shadow && !is_counted {
                 self.overloaded.get_or_create(&OverloadedLabels { rule: rule.to_owned(), outcome }).inc();
             }
@@ -274,7 +275,7 @@ impl Metrics {
     }
 
     fn rejected(&self, rule: String, reason: &'static str) -> Counter {
-        let types = self.subject_types.read().unwrap_or_else(PoisonError::into_inner);
+        let types = self.subject_types.read();
         // A name that is not in the rule file is that of a limit in Envoy's configuration.
         let subject_type = types.get(&rule).map_or("descriptor", String::as_str).to_owned();
         self.rejected.get_or_create(&RejectedLabels { rule, subject_type, reason }).clone()
@@ -298,7 +299,7 @@ impl Observer for Metrics {
         decision.checks().iter().for_each(|check| self.count(check, decision));
         self.door_gaps.count(plan);
         for gate in decision.skipped_shadow(plan) {
-            self.shadow_skipped.get_or_create(&RuleLabel { rule: gate.rule().to_owned() }).inc();
+            self.shadow_skipped.get_or_create(&RuleLabel { rule: gate.rule().id.to_string() }).inc();
         }
         if let Some(reason) = decision.degraded() {
             let (outcome, reason) = (if decision.is_allowed() { "allowed" } else { "rejected" }, reason.as_str());

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::http::HeaderPolicy;
-use tidegate::spi::{Check, Gate, KeyStem, Observer, Plan, Role, Subject};
+use tidegate::spi::{Check, Gate, Observer, Plan, Role, Subject};
 use tidegate::{
     Decision, Limit, ManualClock, OnFailure, Rate, Request, Rule, RuleMode, RuleSet, StoreError, StoreErrorKind,
 };
@@ -38,7 +38,7 @@ fn each_failure_policy_admits_as_many_requests_as_documented() {
 fn without_a_policy_each_instance_applies_the_whole_limit_to_each_subject() {
     let clock = ManualClock::default();
     let rule = Rule::new("api", bucket(3)).with_per(["user"]);
-    assert_eq!(rule.on_failure(), OnFailure::Local);
+    assert_eq!(rule.on_failure, OnFailure::Local);
     let store = SwitchableStore::failing(&clock);
     store.instances.store(12, Ordering::Relaxed);
     let limiter = limiter(&store, &clock, [rule]);
@@ -163,10 +163,11 @@ fn an_open_member_passes_its_own_group_and_no_other() {
     for (roles, expected) in [([Role::AnyOf(0), Role::AnyOf(0)], 20), ([Role::AnyOf(0), Role::AnyOf(1)], 2)] {
         for policy in [OnFailure::Open, OnFailure::Degraded] {
             let limiter = limiter(&SwitchableStore::failing(&clock), &clock, []);
-            let gate = |rule, role| Gate::new(rule, "", bucket(2), role, KeyStem::for_rule(rule, &bucket(2), ""));
-            let gates = [gate("local", roles[0]), gate("open", roles[1]).with_on_failure(policy)];
+            let open = Rule::new("open", bucket(2)).with_on_failure(policy);
+            let gates = [Gate::for_rule("local", bucket(2)), Gate::new(open, "", bucket(2))];
+            let gates: Vec<Gate> = gates.into_iter().zip(roles).map(|(gate, role)| gate.with_role(role)).collect();
             let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
-            let allowed = (0..20).filter(|_| poll_once(limiter.check_plan(&plan)).unwrap().is_allowed());
+            let allowed = (0..20).filter(|_| poll_once(limiter.plans().check(&plan)).unwrap().is_allowed());
             assert_eq!(allowed.count(), expected, "{roles:?} {policy:?}");
         }
     }
@@ -278,7 +279,7 @@ fn the_shares_of_all_instances_do_not_exceed_the_limit() {
         let limits = [
             Limit::token_bucket(amount.min(1 << 34), rate).unwrap(),
             Limit::fixed_window(amount, window).unwrap(),
-            Limit::fixed_window(amount, tidegate::Window::MONTH).unwrap(),
+            Limit::fixed_window(amount, tidegate::limits::Window::MONTH).unwrap(),
             Limit::sliding_log(amount.min(65_535), window).unwrap(),
             Limit::sliding_window(amount, window, 6).unwrap(),
             Limit::leaky_bucket(rate, amount.min(1 << 34)).unwrap(),
@@ -314,9 +315,10 @@ fn merged_requests_consume_one_unit_each_of_a_static_limit() {
         Rule::new("api", bucket(99)).with_per(["user"]).with_on_failure(OnFailure::Static).with_static_limit(bucket(5));
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
     let (ann, bob) = (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
-    let three = || limiter.plan(&ann).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
-    assert!(poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
-    assert!(!poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
+    let nothing = Plan::new([]).unwrap();
+    let three = || nothing.clone().merge(&limiter.plan(&ann)).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
+    assert!(poll_once(limiter.plans().check(&three())).unwrap().is_allowed());
+    assert!(!poll_once(limiter.plans().check(&three())).unwrap().is_allowed());
     assert_eq!(passed(&limiter, &ann, 5), Some(2));
 }
 

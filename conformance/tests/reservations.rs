@@ -1,11 +1,15 @@
 //! Reservations: repeated ones, those that the store has lost, and those that end in the background.
 
+mod front_ends;
+
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{MAX_WAIT, key_name, left, long_timeout_options, on_every_store};
+use tidegate::grants::GrantError;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::Store;
-use tidegate::{Ending, GrantError, Limit, Limiter, Period, Periods, Rate, Request, Rule, RuleSet, Timestamp};
+use tidegate::{Ending, Limit, Limiter, Rate, Request, Rule, RuleSet, Timestamp};
 use tidegate_redis::RedisStore;
 
 /// Otherwise one hold would stand for two actions, and the second would take no place in its queue.
@@ -130,27 +134,6 @@ async fn a_commit_after_a_change_of_the_period_charges_the_new_count_once_beside
     .await;
 }
 
-#[tokio::test]
-async fn the_end_of_a_reservation_whose_rules_were_all_changed_or_removed_is_not_found() {
-    on_every_store(async |fixture| {
-        let quota = |period: Period| Limit::quota(100, Periods::utc(period)).unwrap();
-        let before = fixture.limiter_of([Rule::new("calendar", quota(Period::Month))]);
-        let mut reservation = before.reserve(&Request::new("").with_cost(80), Some("k")).await.unwrap().take_grant();
-        for rules in
-            [vec![], vec![Rule::new("other", quota(Period::Month))], vec![Rule::new("calendar", quota(Period::Year))]]
-        {
-            let after = fixture.limiter_of(rules);
-            assert!(matches!(after.end(&mut reservation, &Ending::Commit(80.into())).await, Err(GrantError::NotHeld)));
-            assert!(matches!(after.end(&mut reservation, &Ending::Release).await, Err(GrantError::NotHeld)));
-            assert!(remaining(&after).await.iter().all(|left| *left == 100), "nothing is charged");
-        }
-        // After the change was taken back.
-        before.end(&mut reservation, &Ending::Commit(70.into())).await.unwrap();
-        assert_eq!(remaining(&before).await, [30]);
-    })
-    .await;
-}
-
 /// A failover may lose holds that had not reached the replica.
 #[tokio::test]
 async fn the_commit_of_a_lost_hold_charges_it_beside_one_that_is_found() {
@@ -197,7 +180,7 @@ async fn an_unreadable_value_does_not_drop_the_other_commits_in_the_background()
         let limit = Limit::token_bucket(100, Rate::per_hour(1).unwrap()).unwrap();
         let rules = ["other", "good"].map(|rule| Rule::new(rule, limit).with_action(rule));
         let limiter = limiter(&server, rules.clone()).await;
-        let both = rules.map(|rule| Rule::new(rule.id(), limit));
+        let both = rules.map(|rule| Rule::new(rule.id, limit));
         let both = Limiter::new(RuleSet::new(both).unwrap(), limiter.store().clone());
         let mut decision = both.reserve(&Request::new("").with_cost(60), None).await.unwrap();
         let plan = limiter.plan(&Request::new("other"));
