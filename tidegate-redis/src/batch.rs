@@ -144,9 +144,9 @@ impl BatchSize {
     }
 }
 
-/// A call of `decide_one.lua` or `decide_anonymous.lua`.
+/// A call of `decide_one.lua`.
 fn single_check_command(plan: &PackedPlan, check: &PackedCheck, now: Option<Timestamp>) -> (Cmd, &'static Script) {
-    let script = SCRIPTS.decide_single(check.algorithm, check.has_route());
+    let script = SCRIPTS.decide_one(check.algorithm);
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(script.hash()).arg(1 + usize::from(check.overflow.is_some())).arg(plan.part(&check.key));
     if let Some(overflow) = &check.overflow {
@@ -154,8 +154,8 @@ fn single_check_command(plan: &PackedPlan, check: &PackedCheck, now: Option<Time
     }
     let (header, arguments) = plan.part(&check.limit).split_at(LIMIT_HEADER_BYTES);
     cmd.arg(&arguments[..8 * lua::FUNCTIONS[check.algorithm - 1].numbers]);
-    if check.has_route() {
-        cmd.arg(&header[16..]);
+    if check.has_route() || now.is_some() {
+        cmd.arg(if check.has_max_ttl { &header[16..] } else { &[] });
     }
     append_injected_now(&mut cmd, now);
     (cmd, script)
@@ -208,10 +208,10 @@ mod tests {
         let plans: Vec<PackedPlan> = (0..60).map(|number| pack(&plan(&[&tenant, &client], number % 20))).collect();
         let batch = Batch::new(&plans);
         let arguments = arguments(&batch);
-        // Command, hash and number of keys, the keys, the plans, the limits.
-        assert_eq!((arguments[2].as_slice(), arguments.len()), (&b"40"[..], 3 + 40 + 2));
+        // Command, hash and number of keys, the keys, the plans, the limits, the numbers.
+        assert_eq!((arguments[2].as_slice(), arguments.len()), (&b"40"[..], 3 + 40 + 3));
         assert_eq!(arguments[44].len(), LIMIT_BYTES, "both rules have the same limit");
-        assert_eq!(arguments[43].len(), 2 * 20 * (3 + 2 * 3), "each plan once, with the number of its repeats");
+        assert_eq!(arguments[43].len(), 2 * (3 + 20 * (3 + 2 * 3)), "each plan once, with the number of its repeats");
         assert_eq!(batch.decided_order()[..4], [0, 20, 40, 1]);
     }
 

@@ -247,11 +247,16 @@ impl PackedCheck {
     }
 }
 
+/// The hash of a name, a limit or a number.
+pub(crate) fn part_hash(part: &[u8]) -> u64 {
+    HASHER.hash_one(part)
+}
+
 impl PackedRange {
     fn append(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> Self {
         let start = bytes.len();
         write(bytes);
-        let hash = HASHER.hash_one(&bytes[start..]);
+        let hash = part_hash(&bytes[start..]);
         // A plan has at most a few dozen names of bounded length.
         Self { start: start as u32, end: bytes.len() as u32, hash }
     }
