@@ -144,7 +144,7 @@ impl Deployment {
 
 /// Lists the ids of the rules for which `condition` is true; `None` if there are none.
 fn list_rules(rules: &[&CompiledRule], condition: impl Fn(&CompiledRule) -> bool) -> Option<String> {
-    let ids: Vec<&str> = rules.iter().filter(|rule| condition(rule)).map(|rule| rule.matcher.id.as_str()).collect();
+    let ids: Vec<&str> = rules.iter().filter(|rule| condition(rule)).map(|rule| rule.id.as_str()).collect();
     list_names(&ids)
 }
 

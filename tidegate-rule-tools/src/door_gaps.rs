@@ -286,7 +286,7 @@ impl<'r> RuleAtDoor<'r> {
     fn usage_gap(&self) -> Option<DoorGap> {
         let gap = |_| self.gap("usage", GapEffect::UnknownUsage, None, &self.rule.cost_span);
         // Callers of the check API, and services behind the tower layer, report it themselves.
-        self.rule.matcher.usage.filter(|_| !self.door.learns_of_ends()).map(gap)
+        self.rule.usage.filter(|_| !self.door.learns_of_ends()).map(gap)
     }
 
     /// A claim that the rule counts by, or that chooses its limit, if no proxy in front can have verified it.
@@ -314,13 +314,11 @@ impl<'r> RuleAtDoor<'r> {
 
     fn gap(&self, source: &str, effect: GapEffect, missing: Option<&Source>, span: &Span) -> DoorGap {
         DoorGap {
-            rule: self.rule.matcher.id.to_string(),
+            rule: self.rule.id.to_string(),
             door: self.door,
             source: source.to_owned(),
             effect,
-            is_error: effect == GapEffect::NeverApplies
-                && self.door == FrontDoor::Gateway
-                && self.rule.security == Some(true),
+            is_error: effect == GapEffect::NeverApplies && self.door == FrontDoor::Gateway && self.rule.security,
             help: help(effect, missing),
             span: span.clone(),
         }

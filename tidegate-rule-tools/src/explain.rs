@@ -49,11 +49,11 @@ impl Explainer<'_> {
         let exemptions: Vec<_> = views.iter().map(|view| matcher.exemptions(view)).collect();
         let explained = self.compiled.rules.iter().filter(|_| !is_path_refused).flat_map(|rule| {
             let status = |(view, exemptions): (&RequestView<'_, '_>, &RuleIndices)| {
-                let exempt = matcher.exemption_from(&rule.matcher.id, exemptions);
+                let exempt = matcher.exemption_from(&rule.id, exemptions);
                 self.status(rule, view, exempt)
             };
             unite_statuses(views.iter().zip(&exemptions).map(status)).into_iter().map(|status| RuleExplanation {
-                id: rule.matcher.id.to_string(),
+                id: rule.id.to_string(),
                 mode: rule.mode,
                 status,
             })
@@ -96,7 +96,7 @@ impl Explainer<'_> {
         let matcher = &*self.compiled.matcher;
         let applies =
             |id: &str| rules.iter().any(|rule| rule.id == id && matches!(rule.status, RuleStatus::Applies(_)));
-        let rules = matcher.rules.iter().filter(|rule| applies(&rule.id));
+        let rules = matcher.rules.iter().filter(|matcher| applies(&matcher.rule.id));
         let identities = [&matcher.tenant, &matcher.plan].into_iter();
         let token = &matcher.identity_config.token;
         let mut claims: Vec<ClaimUse> = Vec::new();
@@ -119,7 +119,7 @@ impl Explainer<'_> {
         let rule_subject = rule.matcher.subject(view);
         let cost = rule.matcher.cost.units(view, matcher);
         // Resolved alone: of rules that share a budget only the first has a check in the plan.
-        let index = matcher.rules.iter().position(|matcher| matcher.id == rule.matcher.id).unwrap_or_default();
+        let index = matcher.rules.iter().position(|matcher| matcher.rule.id == rule.id).unwrap_or_default();
         let values = rule_subject.values(&rule.matcher);
         let policy = rule.matcher.on_failure.find(view);
         let on_failure = policy.unwrap_or(rule.matcher.on_failure.otherwise);
@@ -147,18 +147,17 @@ impl Explainer<'_> {
             subject_hash: checks.first().map(|check| check.key().subject().to_string()).unwrap_or_default(),
             anonymous: rule_subject.anonymous,
             cost,
-            usage: rule.matcher.usage,
+            usage: rule.usage,
             actual: rule.cost_header.as_ref().map(ToString::to_string),
             on_failure,
             is_default_policy: policy.is_none() && !rule.says_default,
             on_overload: rule.on_overload,
-            emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
-            error_format: rule.rule().error_format().unwrap_or(rules.header_policy().error_format()),
+            static_limit: rule.static_limit.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
+            error_format: rule.error_format.unwrap_or(rules.header_policy().error_format()),
             ledger: rule
                 .ledger
-                .as_ref()
                 .filter(|_| rule.mode != RuleMode::Shadow)
-                .map(|ledger| LedgerExplanation { mode: ledger.mode, keep_names: ledger.keep_names }),
+                .map(|mode| LedgerExplanation { mode, keep_names: rule.ledger_names }),
             limits: checks
                 .iter()
                 .map(|check| {

@@ -107,7 +107,7 @@ pub struct RuleEffect {
     /// What happens to the request while an instance is overloaded.
     pub on_overload: OnOverload,
     /// The limit of one instance in words, if the policy is [static](OnFailure::Static).
-    pub emergency: Option<String>,
+    pub static_limit: Option<String>,
     /// The format of responses that name the rule.
     pub error_format: ErrorFormat,
     /// The ledger of its quotas. A rule in shadow mode writes none.

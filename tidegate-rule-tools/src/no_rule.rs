@@ -44,7 +44,7 @@ pub fn no_rule(file: &RuleFile, request: &Request<'_>) -> Option<String> {
 fn nearest_rule<'r>(rules: &'r [CompiledRule], view: &RequestView<'_, '_>) -> Option<String> {
     let condition = |rule: &'r CompiledRule| &*rule.matcher.condition;
     if let Some(rule) = rules.iter().find(|rule| rule.is_disabled() && condition(rule).matches(view)) {
-        return Some(format!("Rule `{}` would, and is disabled.", rule.matcher.id));
+        return Some(format!("Rule `{}` would, and is disabled.", rule.id));
     }
     // A rule with this action or path that differs in one other field.
     for rule in rules {
@@ -52,7 +52,7 @@ fn nearest_rule<'r>(rules: &'r [CompiledRule], view: &RequestView<'_, '_>) -> Op
         let target = Condition { actions: actions.clone(), paths: paths.clone(), ..Condition::default() };
         let is_near = !(actions.is_empty() && paths.is_empty()) && target.matches(view);
         if let Some(mismatch) = is_near.then(|| mismatch(condition(rule), view)).flatten() {
-            let (id, field, wanted) = (&rule.matcher.id, mismatch.field, mismatch.wanted);
+            let (id, field, wanted) = (&rule.id, mismatch.field, mismatch.wanted);
             return Some(format!("Rule `{id}` is nearest, and wants another `{field}`: {wanted}."));
         }
     }

@@ -54,12 +54,12 @@ impl CompiledFile {
     }
 
     /// Whether a rule may count many unauthenticated subjects. Requests without any identity are only one subject.
-    pub fn counts_unauthenticated(&self, rule: &CompiledRule) -> bool {
+    pub fn counts_anonymous(&self, rule: &CompiledRule) -> bool {
         // Plans are few; forgeable ones have a lint of their own.
         let per = rule.matcher.per.iter().filter(|identity| identity.name != "plan");
         let tenant = (rule.matcher.tenant == TenantUse::Subject).then_some(&self.matcher.tenant);
         let parts: Vec<&Identity> = per.chain(tenant).collect();
-        parts.iter().any(|identity| may_be_unauthenticated(identity))
+        parts.iter().any(|identity| may_be_anonymous(identity))
             && !parts.iter().any(|identity| is_authenticated(identity))
     }
 }
@@ -72,7 +72,7 @@ impl CompiledRule {
 }
 
 /// Whether an unauthenticated source can be reached. A source that identifies nobody always has a value and hides later ones.
-fn may_be_unauthenticated(identity: &Identity) -> bool {
+fn may_be_anonymous(identity: &Identity) -> bool {
     let reached = identity.sources.iter().take_while(|one| one.provenance != Provenance::NoIdentity);
     reached.into_iter().any(|one| one.provenance != Provenance::Verified)
 }
@@ -80,5 +80,5 @@ fn may_be_unauthenticated(identity: &Identity) -> bool {
 /// Whether every value is authenticated.
 fn is_authenticated(identity: &Identity) -> bool {
     let is_verified = |one: &IdentitySource| one.provenance == Provenance::Verified;
-    !may_be_unauthenticated(identity) && (identity.sources.is_empty() || identity.sources.iter().any(is_verified))
+    !may_be_anonymous(identity) && (identity.sources.is_empty() || identity.sources.iter().any(is_verified))
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-pub use crate::compile::{CompiledRule, PlanLimits};
+pub use crate::compile::CompiledRule;
 pub use crate::compiled_file::CompiledFile;
 pub use crate::condition::{Condition, is_method};
 pub use crate::cost::{Cost, CostSource};

@@ -46,7 +46,7 @@ fn problem(rule: &CompiledRule, gaps: &[DoorGap]) -> Problem {
     let refused =
         if gaps.iter().any(DoorGap::is_error) { ", and a server with a gateway refuses the file" } else { "" };
     let message = format!("rule `{id}` {verb} by `{source}`, which {doors} never {have}: {consequence}{refused}");
-    let is_warning = is_declared || (code == NEVER_APPLIES && rule.security == Some(true));
+    let is_warning = is_declared || (code == NEVER_APPLIES && rule.security);
     let new: fn(_, String, _) -> _ = if is_warning { Problem::warning } else { Problem::note };
     new(code, message, span.clone()).with_help(*help)
 }

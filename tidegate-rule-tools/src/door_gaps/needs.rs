@@ -36,7 +36,7 @@ pub(super) fn problems(file: &RuleFile, door: FrontDoor) -> Vec<Problem> {
                     needed.push(name);
                 }
             }
-            let id = &rule.matcher.id;
+            let id = &rule.id;
             let message = format!("for rule `{id}` at {}, {subject} {}", door.title(), list_names(&needed)?);
             Some(Problem::note(NEEDED_AT_DOOR, message, rule.id_span.clone()).with_help(help))
         })

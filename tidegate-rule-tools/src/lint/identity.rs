@@ -146,7 +146,7 @@ impl<'r> TrustLint<'r> {
             if !reported.insert(span.start) {
                 continue;
             }
-            let (id, one) = (&rule.matcher.id, &identity.sources[index]);
+            let (id, one) = (&rule.id, &identity.sources[index]);
             let kind = &one.kind;
             let message = format!("a client can send any `{kind}` and so avoid rule `{id}`");
             let problem = Problem::warning("unauthenticated-header", message, span.clone());
@@ -163,7 +163,7 @@ impl<'r> TrustLint<'r> {
         let Cost::Table(table) = &rule.matcher.cost else { return None };
         let CostSource::Expression(expression) = &table.from else { return None };
         // What a request with `usage` announces is corrected by what it used, and a model keeps to the `max_tokens` that it was sent.
-        let is_settled = |name: &&SmolStr| rule.matcher.usage.is_some() && name.starts_with("body:");
+        let is_settled = |name: &&SmolStr| rule.usage.is_some() && name.starts_with("body:");
         let reads = expression.reads().iter().filter(|name| !is_settled(name));
         let forgeable = reads.filter_map(|name| self.forgeable_read(name));
         let (kinds, sources): (Vec<String>, Vec<Source>) = forgeable.unzip();

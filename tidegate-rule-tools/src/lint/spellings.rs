@@ -69,7 +69,7 @@ fn account(rule: &CompiledRule, identity: &Identity, one: &IdentitySource, span:
         return None;
     }
     let message = format!("`{kind}` counts as it is spelt: `Zed` and `zed` are two subjects");
-    let help = if is_account && is_guarded && rule.security.is_none() {
+    let help = if is_account && is_guarded && !rule.says_security {
         format!(
             "set `security: true`, or write `{kind} | trim | lower`; `{kind} | exact` if your service tells them apart"
         )

@@ -71,7 +71,7 @@ fn lets_pass(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
 /// Why a rule does not apply to the request.
 fn does_not_apply(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
     let view = RequestView::new(step.request, &compiled(step.rules).matcher);
-    let own = compiled(step.rules).rules.iter().find(|other| other.matcher.id == rule)?;
+    let own = compiled(step.rules).rules.iter().find(|other| other.id == rule)?;
     let Some(mismatch) = mismatch(&own.matcher.condition, &view) else {
         return Some(exemption(Some(rule), step).unwrap_or_else(|| format!("`{rule}` is disabled")));
     };
@@ -85,12 +85,11 @@ fn nothing_applies(step: &DecidedStep<'_>) -> String {
     let nearest = enabled.filter_map(|rule| {
         let mismatch = mismatch(&rule.matcher.condition, &view)?;
         let found: String = mismatch.found.as_deref().unwrap_or_default().chars().take(64).collect();
-        Some((strsim::levenshtein(&mismatch.wanted, &found), &rule.matcher.id, mismatch))
+        Some((strsim::levenshtein(&mismatch.wanted, &found), &rule.id, mismatch))
     });
     let nearest = nearest.min_by_key(|(distance, ..)| *distance);
     let applies = |rule: &&CompiledRule| rule.matcher.condition.matches(&view);
-    let exempt =
-        compiled(step.rules).enabled_rules().filter(applies).find_map(|rule| exemption(Some(&rule.matcher.id), step));
+    let exempt = compiled(step.rules).enabled_rules().filter(applies).find_map(|rule| exemption(Some(&rule.id), step));
     let why = exempt.or_else(|| exemption(None, step)).or_else(|| {
         let (_, id, mismatch) = nearest?;
         Some(format!("no rule applies; `{id}` is the most similar: {}", differs(&mismatch)))

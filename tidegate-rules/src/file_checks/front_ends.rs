@@ -25,7 +25,7 @@ pub struct NeverApplies {
 pub(super) fn check(file: &CompiledFile, rule: &CompiledRule, problems: &mut Vec<Problem>) {
     for (door, span) in rule.front_ends.listed() {
         let Some(reason) = NeverApplies::find(rule, *door, &file.matcher) else { continue };
-        let (id, source, title) = (&rule.matcher.id, &reason.source, door.title());
+        let (id, source, title) = (&rule.id, &reason.source, door.title());
         let message = format!(
             "rule `{id}` is meant for {title}, and never applies there: it matches by `{source}`, which {title} never has"
         );

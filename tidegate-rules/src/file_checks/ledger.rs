@@ -13,7 +13,7 @@ pub(super) fn check(file: &CompiledFile, rule: &CompiledRule, problems: &mut Vec
     if rule.ledger.is_none() {
         return;
     }
-    if file.counts_unauthenticated(rule) {
+    if file.counts_anonymous(rule) {
         let message = "a ledger needs an authenticated subject: anybody could open accounts without end, or spend the money of \
                        another customer";
         let help = "count by a tenant or a key that a proxy sets or verifies, and list it below `identify`: \

@@ -89,7 +89,7 @@ impl DoorGapCounters {
         let doors = self.doors.read().unwrap_or_else(PoisonError::into_inner);
         let Some(door) = doors.get(plan.origin().front_door()) else { return };
         door.log_idle_rules_once();
-        let rules = || plan.checks().iter().map(|check| check.gate().rule());
+        let rules = || plan.checks().iter().map(|check| check.gate().rule().id.as_str());
         for (index, rule) in rules().enumerate() {
             // A rule may have several limits.
             if rules().take(index).any(|earlier| earlier == rule) {

@@ -206,7 +206,7 @@ impl ServerLedger {
             Some(rule) => Err(format!(
                 "rule `{}` has a ledger and admits requests while the store fails, which needs a journal: restart the server with \
                  --ledger-journal FILE, or write `on_failure: closed`",
-                rule.id()
+                rule.id
             )),
             None => Ok(()),
         }

@@ -248,8 +248,8 @@ impl Metrics {
     fn count_overload(&self, plan: &Plan<'_>, outcome: &'static str) {
         let checks = plan.checks();
         for (index, check) in checks.iter().enumerate() {
-            let rule = check.gate().rule();
-            let is_counted = checks[..index].iter().any(|earlier| earlier.gate().rule() == rule);
+            let rule = check.gate().rule().id.as_str();
+            let is_counted = checks[..index].iter().any(|earlier| earlier.gate().rule().id == rule);
             if check.gate().role() != Role::Shadow && !is_counted {
                 self.overloaded.get_or_create(&OverloadedLabels { rule: rule.to_owned(), outcome }).inc();
             }
@@ -298,7 +298,7 @@ impl Observer for Metrics {
         decision.checks().iter().for_each(|check| self.count(check, decision));
         self.door_gaps.count(plan);
         for gate in decision.skipped_shadow(plan) {
-            self.shadow_skipped.get_or_create(&RuleLabel { rule: gate.rule().to_owned() }).inc();
+            self.shadow_skipped.get_or_create(&RuleLabel { rule: gate.rule().id.to_string() }).inc();
         }
         if let Some(reason) = decision.degraded() {
             let (outcome, reason) = (if decision.is_allowed() { "allowed" } else { "rejected" }, reason.as_str());

@@ -54,12 +54,12 @@ pub(super) fn lint_lifted_protection(file: &CompiledFile, lints: &mut Vec<Proble
 }
 
 fn ids<'r>(rules: &[&'r CompiledRule]) -> Vec<&'r str> {
-    rules.iter().map(|rule| rule.matcher.id.as_str()).collect()
+    rules.iter().map(|rule| rule.id.as_str()).collect()
 }
 
 /// Whether a rule is against guessing, or limits all requests together.
 fn protects_everybody(rule: &CompiledRule) -> bool {
-    rule.security == Some(true) || (rule.matcher.per.is_empty() && rule.matcher.tenant == TenantUse::No)
+    rule.security || (rule.matcher.per.is_empty() && rule.matcher.tenant == TenantUse::No)
 }
 
 /// Whether a request can match both, as far as lists of values show.

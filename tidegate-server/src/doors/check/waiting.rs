@@ -118,7 +118,7 @@ impl AcquireCalls {
     pub(crate) fn enter(&self, plan: &Plan<'_>, rules: &RuleSet) -> Result<WaitingPlace, TooManyWaiting> {
         // All subjects share a limit that counts by nothing, so it is not one of theirs.
         let has_subject =
-            |check: &&Check<'_>| rules.rule(check.gate().rule()).is_some_and(|rule| rule.per().next().is_some());
+            |check: &&Check<'_>| rules.rule(&check.gate().rule().id).is_some_and(|rule| !rule.per.is_empty());
         let mut ids: Vec<u128> = plan.checks().iter().filter(has_subject).map(|check| check.key().id()).collect();
         ids.push(plan.queue_id());
         ids.sort_unstable();
