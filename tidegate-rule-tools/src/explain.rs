@@ -1,10 +1,8 @@
 //! Explaining a request: resolves it as a limiter does, and asks every rule why it applies or not.
 
 use tidegate::attributes::{PATH, PathReadings, header_name};
-use tidegate::spi::{Gate, Match};
-use tidegate::{
-    Clock, Limit, OnFailure, Request, RequestProblemKind, RuleMode, RuleSet, Secret, SystemClock, Timestamp,
-};
+use tidegate::spi::{Gate, Match, RequestProblemKind};
+use tidegate::{Clock, Limit, OnFailure, Request, RuleMode, RuleSet, Secret, SystemClock, Timestamp};
 use tidegate_rules::RuleFile;
 use tidegate_rules::internals::{CompiledFile, CompiledRule, RequestView, RuleIndices, compiled, line};
 

@@ -4,7 +4,8 @@
 use std::fmt;
 
 use tidegate::http::ErrorFormat;
-use tidegate::{LedgerMode, OnFailure, OnOverload, RequestProblem, RuleMode, UsageKind};
+use tidegate::rules::{LedgerMode, OnOverload, UsageKind};
+use tidegate::{OnFailure, RequestProblem, RuleMode};
 
 use crate::timeline::Timeline;
 
