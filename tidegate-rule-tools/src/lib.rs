@@ -29,11 +29,13 @@ pub use describe_limit::{describe_ledger, describe_limit};
 mod condition_mismatch;
 mod no_rule;
 pub use no_rule::no_rule;
-mod explain;
-pub use explain::{
+mod explanation;
+pub use explanation::{
     ClaimUse, Explanation, LedgerExplanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation,
-    RuleStatus, SubjectPart, explain, explain_at,
+    RuleStatus, SubjectPart,
 };
+mod explain;
+pub use explain::{explain, explain_at};
 mod timeline;
 pub use timeline::{Timeline, TimelineDenial, TimelinePoint};
 mod checklist;
