@@ -11,10 +11,9 @@ use tidegate::{
     Secret, SystemClock, Timestamp, UsageKind,
 };
 use tidegate_rules::RuleFile;
-use tidegate_rules::internals::{
-    CompiledFile, CompiledRule, ConditionMismatch, RequestView, RuleIndices, compiled, line,
-};
+use tidegate_rules::internals::{CompiledFile, CompiledRule, RequestView, RuleIndices, compiled, line};
 
+use crate::condition_mismatch::{ConditionMismatch, mismatch};
 use crate::describe_limit::{describe_ledger, describe_limit};
 use crate::timeline::{Timeline, timeline};
 
@@ -204,10 +203,7 @@ impl Explainer<'_> {
             problem.as_ref().is_some_and(|problem| matches!(problem.kind(), RequestProblemKind::Path(_)));
         let readings = path.and_then(|path| rules.path_readings(path).ok());
         let readings: Vec<String> = readings.iter().flat_map(PathReadings::iter).map(str::to_owned).collect();
-        let requests: Vec<Request<'_>> = match readings.as_slice() {
-            [] => vec![request.clone()],
-            readings => readings.iter().map(|path| request.clone().with_replaced_attribute(PATH, path)).collect(),
-        };
+        let requests = with_paths(request, &readings);
         let views: Vec<_> = requests.iter().map(|request| RequestView::new(request, matcher)).collect();
         let exemptions: Vec<_> = views.iter().map(|view| matcher.exemptions(view)).collect();
         let explained = self.compiled.rules.iter().filter(|_| !is_path_refused).flat_map(|rule| {
@@ -244,7 +240,7 @@ impl Explainer<'_> {
     }
 
     fn status(&self, rule: &CompiledRule, view: &RequestView<'_, '_>, exempt: Option<usize>) -> RuleStatus {
-        if let Some(ConditionMismatch { field, wanted, found }) = rule.matcher.condition.mismatch(view) {
+        if let Some(ConditionMismatch { field, wanted, found }) = mismatch(&rule.matcher.condition, view) {
             return RuleStatus::Differs { field, wanted, found };
         }
         match (rule.is_disabled(), exempt) {
@@ -338,6 +334,14 @@ impl Explainer<'_> {
                 .collect(),
         }
     }
+}
+
+/// The request under each reading of its path; itself if there is none.
+pub(crate) fn with_paths<'q>(request: &Request<'q>, readings: &'q [String]) -> Vec<Request<'q>> {
+    if readings.is_empty() {
+        return vec![request.clone()];
+    }
+    readings.iter().map(|path| request.clone().with_replaced_attribute(PATH, path)).collect()
 }
 
 /// Describes the limit of a gate and its ledger.

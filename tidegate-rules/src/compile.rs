@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use tidegate::Limit;
-use tidegate::attributes::EscapedSlashes;
+use tidegate::attributes::{DEFAULT_MAX_BODY_BYTES, EscapedSlashes};
 use tidegate::http::{ErrorFormat, HeaderPolicy, ResetFormat};
 use tidegate::spi::Matcher;
 
@@ -39,7 +39,7 @@ use crate::schema_types;
 use crate::source_file::Span;
 use crate::suggest::suggest;
 
-pub use identify::IdentifySpans;
+pub(crate) use identify::IdentifySpans;
 pub use rule::CompiledRule;
 
 use ledger::LedgerFields;
@@ -51,10 +51,8 @@ const FORMAT_VERSION: u64 = 1;
 /// The size of a body without a length: the longest that axum takes by default, and more than nginx does.
 const DEFAULT_UNKNOWN_SIZE_BYTES: u64 = 2 * 1024 * 1024;
 
-/// The longest body that rules read, unless the file says otherwise: enough for a login.
-const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
-
-/// The same in a file with `cost.usage`: prompts are longer.
+/// The longest body that rules read in a file with `cost.usage`, unless it says otherwise: prompts are longer than a login, for which the
+/// default of other files is enough.
 const DEFAULT_MAX_PROMPT_BYTES: usize = 1024 * 1024;
 
 /// The range of `max_body`. Every such request is kept in memory before it is forwarded.
@@ -289,8 +287,10 @@ impl Compiler<'_> {
         for rule in rules {
             let Some(budget) = &rule.budget else { continue };
             let other = first.entry(budget).or_insert(rule);
-            let forms =
-                |rule: &CompiledRule| -> Vec<_> { rule.matcher.per.iter().map(|one| one.forms.clone()).collect() };
+            let forms = |rule: &CompiledRule| -> Vec<Vec<_>> {
+                let each = |identity: &Identity| identity.sources.iter().map(|one| one.forms.clone()).collect();
+                rule.matcher.per.iter().map(each).collect()
+            };
             if other.matcher.tenant == rule.matcher.tenant && forms(other) != forms(rule) {
                 let message = format!(
                     "this rule shares budget `{budget}` with rule `{}`, which counts in other normal forms",

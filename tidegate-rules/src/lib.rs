@@ -31,7 +31,7 @@
 //! `tidegate`. The modules that identify a subject (`forwarded`, `ip`, `path`, `claims`, `query`, `expression`) do not depend on rules.
 //!
 //! - Loading: [`RuleFile`], [`Report`] of [`Problem`]s, [`schema`] for editors, and [`yaml`], the reader for other files.
-//! - Describing a request in a test, a call or on a command line: [`SampleRequest`].
+//! - Describing a request in a test, a call or on a command line: [`RequestDescription`].
 //! - Comparing: [`RuleFile::changes_since`].
 //!
 //! Rules read the attributes that [`RuleSet::reads`](tidegate::RuleSet::reads) lists: `method`, `path`, `query`, `host`, `ip`
@@ -67,8 +67,8 @@ mod client_addresses;
 pub use client_addresses::ClientAddresses;
 mod front_door;
 pub use front_door::FrontDoor;
-mod sample_request;
-pub use sample_request::{SampleAttributes, SampleError, SampleRequest};
+mod request_description;
+pub use request_description::{RequestDescription, RequestDescriptionError};
 mod claims;
 #[allow(missing_docs, reason = "only `internals` shows it")]
 mod condition;

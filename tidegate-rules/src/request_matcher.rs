@@ -131,7 +131,8 @@ impl RequestMatcher {
     /// The fields of a body that identities and costs read, each once.
     pub(crate) fn find_body_fields(&self) -> Vec<SmolStr> {
         let per = self.rules.iter().flat_map(|rule| rule.per.iter());
-        let sources = self.identities.iter().chain([&self.tenant, &self.plan]).chain(per).flat_map(|one| &one.sources);
+        let sources =
+            self.identities.iter().chain([&self.tenant, &self.plan]).chain(per).flat_map(Identity::each_source);
         let by_source = sources.filter_map(|source| if let Source::Body(name) = source { Some(&**name) } else { None });
         let by_cost = self.rules.iter().flat_map(|rule| rule.cost.expression_reads());
         let mut names: Vec<SmolStr> =
@@ -207,7 +208,7 @@ impl RuleMatcher {
         }
         let may_follow = |identity: &Identity| {
             view.request.attribute(attributes::BODY).is_none()
-                && identity.sources.iter().any(|source| matches!(source, Source::Body(_)))
+                && identity.each_source().any(|source| matches!(source, Source::Body(_)))
         };
         let part = |name: &str| match name {
             attributes::TENANT => Some(&view.matcher.tenant),

@@ -44,7 +44,7 @@ pub struct RuleFile {
 }
 
 /// Finds probable mistakes in a file without errors, and in one with only those that [`file_checks`] finds.
-pub type FindLints = fn(&CompiledFile, &mut Vec<Problem>);
+pub(crate) type FindLints = fn(&CompiledFile, &mut Vec<Problem>);
 
 impl RuleFile {
     /// Loads a file. On failure, the report has all of its errors.

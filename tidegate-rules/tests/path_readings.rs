@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tidegate::attributes::{EscapedSlashes, PathError, PathReadings};
 use tidegate::{Limiter, MemoryStore, Request, Secret};
 use tidegate_rule_tools::{RuleStatus, explain};
-use tidegate_rules::{RuleFile, SampleRequest};
+use tidegate_rules::{RequestDescription, RuleFile};
 
 const LIMIT: &str = "per: [], token_bucket: { capacity: 100, refill: 1/h }";
 
@@ -203,10 +203,10 @@ fn an_explanation_shows_every_reading() {
 }
 
 #[test]
-fn a_sample_request_has_a_method_in_its_own_letters() {
-    let error = SampleRequest::new().with_method("post").attributes().unwrap_err();
+fn a_request_description_has_a_method_in_its_own_letters() {
+    let error = RequestDescription::new().with_method("post").attributes().unwrap_err();
     assert_eq!(error.to_string(), "method: methods are case-sensitive; write `POST`");
-    assert!(SampleRequest::new().with_method("purge-all").attributes().is_ok());
+    assert!(RequestDescription::new().with_method("purge-all").attributes().is_ok());
 }
 
 proptest! {

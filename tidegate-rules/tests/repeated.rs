@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tidegate::spi::Plan;
 use tidegate::{Request, RequestProblemKind};
 use tidegate_rule_tools::explain;
-use tidegate_rules::{RuleFile, SampleRequest};
+use tidegate_rules::{RequestDescription, RuleFile};
 
 /// A file with one rule that counts by `per`.
 fn file(identify: &str, per: &str) -> RuleFile {
@@ -206,8 +206,8 @@ fn a_value_that_is_too_long_is_refused_and_not_ignored() {
 #[test]
 fn an_explanation_says_that_a_request_is_refused() {
     let file = file("", "[header:x-key]");
-    let sample = SampleRequest::new().with_header("x-key", "a").with_header("X-Key", "b");
-    let attributes = sample.attributes().unwrap();
+    let description = RequestDescription::new().with_header("x-key", "a").with_header("X-Key", "b");
+    let attributes = description.attributes().unwrap();
     let explanation = explain(&file, &attributes.request(), &tidegate::Secret::public());
     assert_eq!(
         explanation.problem.map(|problem| problem.to_string()).as_deref(),

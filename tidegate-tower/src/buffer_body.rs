@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
+use tidegate::attributes::DEFAULT_MAX_BODY_BYTES;
 use tidegate::http::ErrorFormat;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -17,9 +18,6 @@ use tower_service::Service;
 use crate::readiness::{reacquire, release};
 use crate::response_body::error_response;
 use crate::{ResponseBody, ResponseFuture, grpc};
-
-/// The default of [`BufferBody::with_max_bytes`]: 64 KiB.
-pub const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
 
 const TOO_LARGE_MESSAGE: &str = "The body is too long. Send a shorter one, or its length with it.";
 const INCOMPLETE_MESSAGE: &str = "The body ended before it was complete.";

@@ -77,7 +77,7 @@ pub use layer::LimitLayer;
 mod handle;
 pub use handle::Handle;
 mod buffer_body;
-pub use buffer_body::{BodyText, BufferBody, BufferBodyService, DEFAULT_MAX_BODY_BYTES};
+pub use buffer_body::{BodyText, BufferBody, BufferBodyService};
 mod decision_slot;
 pub use decision_slot::{DecisionSlot, DecisionSummary};
 mod degraded_mode;

@@ -12,6 +12,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, response};
 use http_body::Body;
+use tidegate::attributes::RequestAttributes;
 use tidegate::http::{ErrorFormat, Rejection};
 use tidegate::spi::{BodyNeed, BodyUse, Origin, Plan, Store};
 use tidegate::{Decision, Ending, Grant, GrantGuard, HeldLease, StoreError, StoreErrorKind};
@@ -230,7 +231,7 @@ where
     let (response, grant) = served?;
     let (mut parts, body) = response.into_parts();
     if let Some(usage) = &admission.usage {
-        let by_size = cost_by_size(settings, &active, admission.assumption.as_deref());
+        let by_size = cost_by_size(&active, admission.assumption.as_deref());
         let cost =
             |rule: &str| stated_cost(settings, &active, &parts, rule).or_else(|| by_size.as_ref()?.rule_cost(rule));
         usage.settle_others(cost).await;
@@ -267,10 +268,10 @@ async fn check<S: Store + 'static, B>(
     let settings = &*layer.settings;
     let layer_attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
     let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
-    let values = active.sources.read(parts, &layer_attributes, (settings.peer)(parts), body_size);
-    let request = values.to_request(&settings.action, cost);
+    let mut attributes = RequestAttributes::new(&*settings.action, cost);
+    active.sources.read(parts, &layer_attributes, (settings.peer)(parts), body_size, &mut attributes);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
-    let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
+    let plan = active.limiter.plan(&attributes.request()).with_max_delay(settings.max_delay).with_origin(origin);
     let is_metered = active.has_usage && active.limiter.rules().settles_by_usage(&plan);
     let result = if is_metered {
         active.limiter.reserve_usage_plan(plan.clone()).await
@@ -286,8 +287,7 @@ async fn check<S: Store + 'static, B>(
             let assumption = assumed_size.map(|bytes| {
                 Box::new(SizeAssumption {
                     size: AssumedBodySize::new((size == BodyNeed::Enforced).then_some(bytes)),
-                    attributes: values.to_owned_attributes(),
-                    cost,
+                    attributes: attributes.into_owned(),
                 })
             });
             let is_held = plan.lease_owner().is_some() && settings.holds_leases;

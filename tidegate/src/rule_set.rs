@@ -6,6 +6,7 @@
 //! A request that cannot be judged, such as one with a repeated API key, becomes a plan without checks and with a
 //! [problem](crate::RequestProblem). The limiter denies it without a call, so no front end can admit it by mistake.
 
+mod find;
 mod indexed_rule;
 mod readings;
 mod refusal;
@@ -20,23 +21,20 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::attributes::{self, BODY, EscapedSlashes, NormalForms, PATH, PLAN};
+use crate::attributes::{BODY, DEFAULT_MAX_BODY_BYTES, EscapedSlashes, NormalForms, PATH, PLAN};
 use crate::http::HeaderPolicy;
 use crate::limit::MAX_AMOUNT;
 use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{CountedSubject, Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
-use crate::spi::{BodyNeed, BodyUse, Key, Match, Matcher, RequestMemo, Subject};
-use crate::{Request, RequestProblemKind, Secret, UsageKind};
+use crate::spi::{Key, Match, Matcher, RequestMemo, Subject};
+use crate::{Request, Secret, UsageKind};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
 pub use rule_error::RuleError;
 use subject_attributes::SubjectAttributes;
 
 /// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.
 const MAX_NAME_BYTES: usize = 64;
-
-/// The longest body that rules read by default, in bytes.
-const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// Validated and indexed rules.
 #[derive(Clone, Debug)]
@@ -162,7 +160,7 @@ impl RuleSet {
         self
     }
 
-    /// Sets the longest body that rules read, in bytes; 64 KiB by default.
+    /// Sets the longest body that rules read, in bytes; [`DEFAULT_MAX_BODY_BYTES`] by default.
     pub const fn with_max_body_bytes(mut self, bytes: usize) -> Self {
         self.max_body_bytes = bytes;
         self
@@ -185,13 +183,10 @@ impl RuleSet {
     /// [united](Plan::unite), those of the path as written first.
     #[inline(always)]
     pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
-        if self.reads_path
-            && let Some(path) = request.attribute(PATH)
-            && !attributes::is_plain_path(path)
-        {
-            return self.resolve_readings(request, path);
+        match self.ambiguous_path(request) {
+            Some(path) => self.resolve_readings(request, path),
+            None => self.resolve_reading(request, &RequestMemo::new()),
         }
-        self.resolve_reading(request, &RequestMemo::new())
     }
 
     /// The checks of a request whose path is in its normal form.
@@ -208,28 +203,20 @@ impl RuleSet {
                 Err(problem) => Plan::refused_in(plan.error_format(), problem),
             };
         }
-        let lacks_body = self.reads_body && request.attribute(BODY).is_none();
+        let lacks_body = self.lacks_body(request);
         for index in self.matching(request.action()) {
             let indexed = &self.rules[*index as usize];
-            if request.has_repeats()
-                && let Some(name) = request.repeated_names().find(|name| indexed.attributes.position(name).is_some())
-            {
-                return self.refuse(request, RequestProblemKind::Repeated, name);
-            }
-            if let Some(name) = indexed.attributes.missing(&indexed.rule, request) {
-                return self.refuse(request, RequestProblemKind::Missing, name);
+            if let Some((kind, name)) = indexed.problem(request) {
+                return self.refuse(request, kind, name);
             }
             let values = indexed.attributes.names.iter().map(|name| request.attribute(name));
             if indexed.attributes.forms.is_empty() {
                 self.add_checks(&mut plan, indexed, request, values);
-            } else if let Some(name) = indexed.attributes.ambiguous(request) {
-                return self.refuse(request, RequestProblemKind::Ambiguous, name);
             } else {
                 self.add_normal_checks(&mut plan, indexed, request);
             }
-            if lacks_body && indexed.attributes.position(BODY).is_some() {
-                let text = if indexed.rule.mode == RuleMode::Shadow { BodyNeed::Shadow } else { BodyNeed::Enforced };
-                let body_use = plan.body_use().unite(BodyUse { text, ..BodyUse::default() });
+            if lacks_body {
+                let body_use = plan.body_use().unite(indexed.body_use());
                 plan = plan.with_body_use(body_use);
             }
         }
@@ -302,7 +289,7 @@ impl RuleSet {
         names
     }
 
-    /// Whether a rule reads the text of a body. The [plan](Plan::body_use) of a request says whether one that applies to it does.
+    /// Whether a rule reads the text of a body. [`find`](Self::find) says whether one that applies to a request does.
     pub const fn reads_body(&self) -> bool {
         self.reads_body
     }

@@ -2,6 +2,7 @@
 //! memory in the store for as long as its limit remembers it.
 
 use std::time::Duration;
+
 use tidegate_rules::Problem;
 use tidegate_rules::internals::{CompiledFile, CompiledRule, format_duration};
 

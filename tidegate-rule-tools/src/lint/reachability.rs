@@ -13,7 +13,7 @@ use super::failure_policy;
 
 /// Conditions with a tenant or plan that the file gives no source for, and paths with a segment such as `:id`.
 pub(super) fn lint_conditions(file: &CompiledFile, lints: &mut Vec<Problem>) {
-    let rules = file.rules.iter().filter(|rule| !rule.is_disabled());
+    let rules = file.enabled_rules();
     let conditions = rules.map(|rule| -> (&Condition, &Span) { (&rule.matcher.condition, &rule.match_span) });
     let no_tenant = file.matcher.tenant.sources.is_empty();
     let mut plans: HashSet<&SmolStr> = HashSet::from([&file.matcher.default_plan]);
@@ -25,7 +25,7 @@ pub(super) fn lint_conditions(file: &CompiledFile, lints: &mut Vec<Problem>) {
         lints.extend(lint_missing_source(no_tenant, plans.as_ref(), condition, span));
         lints.extend(condition.paths.iter().filter_map(|pattern| colon(pattern, span)));
     }
-    for rule in file.rules.iter().filter(|rule| !rule.is_disabled()) {
+    for rule in file.enabled_rules() {
         let paths = rule.matcher.on_failure.routes.paths();
         lints.extend(paths.filter_map(|pattern| colon(pattern, &rule.on_failure_span)));
         let Cost::Table(table) = &rule.matcher.cost else { continue };

@@ -84,13 +84,13 @@ pub(super) fn by_address_alone(
 /// Whether a rule counts by addresses only.
 fn is_by_address(rule: &CompiledRule) -> bool {
     let address = |source: &Source| matches!(source, Source::Ip | Source::Net(_));
-    let only = |identity: &Identity| !identity.sources.is_empty() && identity.sources.iter().all(address);
+    let only = |identity: &Identity| !identity.sources.is_empty() && identity.each_source().all(address);
     !rule.matcher.per.is_empty() && rule.matcher.per.iter().all(only)
 }
 
 /// Whether an identity distinguishes accounts, not only addresses or routes.
 fn identifies_account(identity: &Identity) -> bool {
-    identity.sources.is_empty() || identity.sources.iter().any(Source::belongs_to_tenant)
+    identity.sources.is_empty() || identity.each_source().any(Source::belongs_to_tenant)
 }
 
 /// The first word that attackers guess at.

@@ -133,7 +133,7 @@ impl SuiteRunner<'_> {
             column,
             step: number,
             at,
-            request: text_report::format_request(&step.sample),
+            request: text_report::format_request(&step.description),
             what,
             expected,
             got,

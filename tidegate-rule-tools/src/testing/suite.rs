@@ -6,9 +6,10 @@ mod overlay;
 
 use std::time::Duration;
 
+use tidegate::attributes::RequestAttributes;
 use tidegate::{DEFAULT_RESERVATION_TTL, Timestamp};
 use tidegate_rules::internals::{Span, Spanned, format_duration};
-use tidegate_rules::{Problem, SampleAttributes, SampleRequest, parse_duration};
+use tidegate_rules::{Problem, RequestDescription, parse_duration};
 
 use super::instant::{DEFAULT_START, is_instant, parse_instant};
 use super::schema_types;
@@ -52,8 +53,8 @@ pub(super) struct Step {
     pub(super) actual: Option<Spanned<u64>>,
     pub(super) peek: bool,
     pub(super) store_fails: bool,
-    pub(super) sample: SampleRequest,
-    pub(super) attributes: SampleAttributes,
+    pub(super) description: RequestDescription,
+    pub(super) attributes: RequestAttributes<'static>,
     pub(super) expectation: Option<Expectation>,
 }
 
@@ -86,7 +87,7 @@ impl TestSuite {
                 Err(why) => _ = builder.error("instant", &at.span, why),
             }
         }
-        let common = builder.request(&SampleRequest::default(), &file.request);
+        let common = builder.request(&RequestDescription::default(), &file.request);
         if file.tests.is_empty() && !partial {
             builder.error("no-tests", &file.rules.span, "there are no tests in this file");
         }
@@ -104,7 +105,7 @@ impl SuiteBuilder<'_> {
         &mut self.problems[last]
     }
 
-    fn case(&mut self, at: &Spanned<schema_types::TestSpec>, common: &SampleRequest) -> TestCase {
+    fn case(&mut self, at: &Spanned<schema_types::TestSpec>, common: &RequestDescription) -> TestCase {
         let test = &at.value;
         let own = self.request(common, &test.request);
         let mut now = Duration::ZERO;
@@ -122,7 +123,12 @@ impl SuiteBuilder<'_> {
     }
 
     /// Compiles a step, and sets `now` to the time of its last request.
-    fn step(&mut self, at: &Spanned<schema_types::StepSpec>, own: &SampleRequest, now: &mut Duration) -> Option<Step> {
+    fn step(
+        &mut self,
+        at: &Spanned<schema_types::StepSpec>,
+        own: &RequestDescription,
+        now: &mut Duration,
+    ) -> Option<Step> {
         let step = &at.value;
         let start_time = self.time(step, *now);
         let send = self.sends(step, &at.span);
@@ -133,12 +139,12 @@ impl SuiteBuilder<'_> {
             *now,
             step.every.as_ref().or(step.at.as_ref()).or(step.after.as_ref()).map_or(&at.span, |at| &at.span),
         );
-        let mut sample = self.request(own, &step.request);
+        let mut description = self.request(own, &step.request);
         if let Some(cost) = &*step.cost {
-            sample.cost = Some(cost.value);
+            description.cost = Some(cost.value);
         }
         let expectation = step.expect.as_ref().map(|expect| self.expectation(expect, send));
-        let attributes = sample.attributes().map_err(|error| {
+        let attributes = description.attributes().map(RequestAttributes::into_owned).map_err(|error| {
             // Problems of a single part were reported at the part; this one is about their combination.
             if !self.problems.iter().any(|problem| problem.code() == "request") {
                 self.error("request", &at.span, error.to_string());
@@ -176,7 +182,7 @@ impl SuiteBuilder<'_> {
             actual,
             peek,
             store_fails,
-            sample,
+            description,
             attributes,
             expectation,
         })

@@ -2,8 +2,9 @@
 //! values.
 
 use std::fmt::Write;
+
 use tidegate_rules::internals::format_duration;
-use tidegate_rules::{SampleRequest, sanitize};
+use tidegate_rules::{RequestDescription, sanitize};
 
 use super::{TestFailure, TestOutcome, TestRun};
 
@@ -59,32 +60,35 @@ pub(super) fn plain(run: &TestRun, test: &TestOutcome) -> String {
 }
 
 /// The request in one line.
-pub(super) fn format_request(sample: &SampleRequest) -> String {
+pub(super) fn format_request(description: &RequestDescription) -> String {
     let mut parts: Vec<String> = Vec::new();
-    let line: Vec<_> = [&sample.method, &sample.path].into_iter().flatten().map(|part| short(part)).collect();
+    let line: Vec<_> = [&description.method, &description.path].into_iter().flatten().map(|part| short(part)).collect();
     parts.extend((!line.is_empty()).then(|| line.join(" ")));
     let mut named = |name: &str, value: &str| parts.push(format!("{name}: {}", short(value)));
-    for (name, value) in
-        [("action", &sample.action), ("host", &sample.host), ("ip", &sample.ip), ("tenant", &sample.tenant)]
-    {
+    for (name, value) in [
+        ("action", &description.action),
+        ("host", &description.host),
+        ("ip", &description.ip),
+        ("tenant", &description.tenant),
+    ] {
         if let Some(value) = value {
             named(name, value);
         }
     }
-    for (name, value) in &sample.headers {
+    for (name, value) in &description.headers {
         let secret = SECRET_HEADERS.iter().any(|secret| name.eq_ignore_ascii_case(secret));
         named(name, if secret { "…" } else { value });
     }
-    for (name, value) in &sample.attributes {
+    for (name, value) in &description.attributes {
         named(name, value);
     }
-    if let Some(body) = &sample.body {
+    if let Some(body) = &description.body {
         named("body", body);
     }
-    if let Some(size) = sample.size {
+    if let Some(size) = description.size {
         named("size", &size.to_string());
     }
-    if let Some(cost) = sample.cost {
+    if let Some(cost) = description.cost {
         named("cost", &cost.to_string());
     }
     if parts.is_empty() { "a request without attributes".into() } else { parts.join(", ") }

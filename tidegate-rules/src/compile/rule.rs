@@ -281,8 +281,8 @@ impl Compiler<'_> {
             self.error("per", span, message).set_help(format!("did you mean `{name}`?"));
             return None;
         }
-        let entry = self.source(text, forms, span)?;
-        Some(Identity::new(text.into(), vec![entry], &self.authenticated))
+        let source = self.source(text, forms, span)?;
+        Some(Identity::new(text.into(), vec![source]))
     }
 }
 

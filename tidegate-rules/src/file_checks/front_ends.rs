@@ -44,10 +44,10 @@ impl NeverApplies {
             return reason("action", Some(&Source::Action));
         }
         if !condition.tenants.is_empty() && !door.has_identity(tenant) {
-            return reason("tenant", tenant.sources.first());
+            return reason("tenant", tenant.each_source().next());
         }
         if !condition.plans.is_empty() && !condition.plans.iter().any(|plan| has_plan(door, plan, matcher)) {
-            return reason("plan", matcher.plan.sources.first());
+            return reason("plan", matcher.plan.each_source().next());
         }
         let header = |name| Source::Attribute(Clone::clone(name));
         let mut names = condition.headers.iter().map(|(name, _)| name);

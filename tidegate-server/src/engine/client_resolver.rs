@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use tidegate::Request;
 use tidegate::attributes::{self, join_header_lines};
@@ -105,8 +105,7 @@ impl ForwardedAddresses {
 
     fn header_value<'h>(&self, headers: &'h HeaderMap) -> Option<Cow<'h, str>> {
         let name = self.header.as_ref()?;
-        let lines = headers.get_all(name).iter().map(|line| String::from_utf8_lossy(line.as_bytes()));
-        join_header_lines(name.as_str(), lines)
+        join_header_lines(name.as_str(), headers.get_all(name).iter().map(HeaderValue::as_bytes))
     }
 }
 

@@ -1,10 +1,10 @@
 //! How grants end: refunds, settlements, commits and releases. The [`Grant`] says what each does to its parts.
 
-use crate::algorithm::AdjustmentOutcome;
+use crate::algorithm::{self, AdjustmentOutcome, Op, StateView, Take};
 use crate::grant::{Ending, Grant, GrantError, GrantKind, PartAdjustments};
 use crate::plan::{Check, Plan, ReservationTerms};
 use crate::store::{Adjustment, AdjustmentResults, Store, StoreError, StoreErrorKind};
-use crate::{Limiter, Request};
+use crate::{Decision, Limiter, OnFailure, Request};
 
 /// Ending
 impl<S: Store> Limiter<S> {
@@ -82,6 +82,22 @@ impl<S: Store> Limiter<S> {
         self.observe_error(self.ledger_verified(&plan))?;
         let charges: Vec<Adjustment<'_>> = plan.checks().iter().map(Adjustment::charge).collect();
         self.adjust(&charges).await
+    }
+
+    /// Gives back the costs of a plan that were taken without a grant: to the current window or slice and to buckets, never more than was
+    /// counted there. If a window ends meanwhile, nothing goes back to it. Returns the limits as they are then.
+    pub async fn refund_plan(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+        let peek = plan.clone().with_peek().with_on_failure(OnFailure::Closed);
+        let now = self.check_plan(&peek).await?.decided_at();
+        let refund = |check: &Check<'_>| {
+            let (limit, cost) = (check.gate().limit(), check.cost());
+            let position = algorithm::position(&StateView::Fresh, limit, now, Take::one(cost));
+            Op::Refund { cost, position }
+        };
+        let refunds: Vec<Adjustment<'_>> =
+            plan.checks().iter().map(|check| Adjustment::new(check, refund(check))).collect();
+        self.adjust(&refunds).await?;
+        self.check_plan(&peek).await
     }
 
     /// Applies adjustments. Does nothing if there are none. The error is that of the first one that failed; the others are applied.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 
 use super::SubjectAttributes;
-use crate::attributes::{IP, TENANT};
+use crate::attributes::{BODY, IP, TENANT};
 use crate::key::{Key, KeyStem};
 use crate::plan::{Check, CountedSubject, Gate, Plan};
-use crate::rule::{PartitionBy, Rule};
-use crate::spi::Subject;
+use crate::rule::{PartitionBy, Rule, RuleMode};
+use crate::spi::{BodyNeed, BodyUse, Subject};
 use crate::subject::SubjectHasher;
-use crate::{Limit, Network, OnFailure, Secret};
+use crate::{Limit, Network, OnFailure, Request, RequestProblemKind, Secret};
 
 /// A rule with everything precomputed that does not depend on the request.
 #[derive(Clone, Debug)]
@@ -90,6 +90,30 @@ impl IndexedRule {
     /// The same with the hashers of another secret.
     pub(super) fn with_hashers(self, hashers: &mut HasherCache) -> Self {
         Self::new(self.rule, self.attributes, hashers)
+    }
+
+    /// Why a request cannot be judged under this rule, and the attribute that is the reason: for rules without a matcher.
+    #[inline(always)]
+    pub(super) fn problem<'p>(&'p self, request: &Request<'p>) -> Option<(RequestProblemKind, &'p str)> {
+        if request.has_repeats()
+            && let Some(name) = request.repeated_names().find(|name| self.attributes.position(name).is_some())
+        {
+            return Some((RequestProblemKind::Repeated, name));
+        }
+        if let Some(name) = self.attributes.missing(&self.rule, request) {
+            return Some((RequestProblemKind::Missing, name));
+        }
+        self.attributes.ambiguous(request).map(|name| (RequestProblemKind::Ambiguous, name))
+    }
+
+    /// How the result under this rule depends on the body of a request that does not have it: for rules without a matcher.
+    pub(super) fn body_use(&self) -> BodyUse {
+        let text = match self.rule.mode {
+            _ if self.attributes.position(BODY).is_none() => BodyNeed::None,
+            RuleMode::Shadow => BodyNeed::Shadow,
+            _ => BodyNeed::Enforced,
+        };
+        BodyUse { text, ..BodyUse::default() }
     }
 
     /// Adds a check for each limit that applies.

@@ -9,7 +9,8 @@ use http::StatusCode;
 use serde::de::Unexpected;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Number, json};
-use tidegate_rules::{SampleAttributes, SampleRequest};
+use tidegate::attributes::RequestAttributes;
+use tidegate_rules::RequestDescription;
 
 use crate::calls::bounded_json::{BoundedList, BoundedMap, TextOrList};
 use crate::calls::json_problem;
@@ -31,7 +32,7 @@ const MAX_COSTS: usize = 256;
 
 /// A call of `/v1/check`, or one check of a batch.
 pub(crate) struct CheckCall {
-    pub(crate) attributes: SampleAttributes,
+    pub(crate) attributes: RequestAttributes<'static>,
     pub(crate) peek: bool,
     /// Whether the response has a receipt.
     pub(crate) receipt: bool,
@@ -207,25 +208,21 @@ impl CheckCall {
         if headers.len() > MAX_HEADERS {
             return Err(BadRequest::new(format!("headers: {} values; at most {MAX_HEADERS}", headers.len())));
         }
-        let mut sample = SampleRequest::new();
-        sample.method = call.method;
-        sample.path = call.path;
-        sample.host = call.host;
-        sample.headers = headers;
-        sample.ip = call.ip;
-        sample.tenant = call.tenant;
-        sample.action = call.action;
-        sample.attributes = call.attributes.0.into_iter().collect();
-        sample.body = call.body;
-        sample.size = call.size;
-        sample.cost = call.cost;
-        match sample.attributes() {
-            Ok(attributes) => {
-                let CheckBody { peek, receipt, strict, .. } = call;
-                Ok(Self { attributes, peek, receipt: receipt && !peek, strict })
-            }
-            Err(error) => Err(BadRequest::new(error.to_string())),
-        }
+        let mut description = RequestDescription::new();
+        description.method = call.method;
+        description.path = call.path;
+        description.host = call.host;
+        description.headers = headers;
+        description.ip = call.ip;
+        description.tenant = call.tenant;
+        description.action = call.action;
+        description.attributes = call.attributes.0.into_iter().collect();
+        description.body = call.body;
+        description.size = call.size;
+        description.cost = call.cost;
+        let attributes = description.attributes().map_err(|error| BadRequest::new(error.to_string()))?.into_owned();
+        let CheckBody { peek, receipt, strict, .. } = call;
+        Ok(Self { attributes, peek, receipt: receipt && !peek, strict })
     }
 }
 
@@ -296,7 +293,7 @@ impl BatchCall {
 
 impl CheckBody {
     /// The attributes of a request that describes a subject.
-    pub(crate) fn into_subject(self) -> Result<SampleAttributes, BadRequest> {
+    pub(crate) fn into_subject(self) -> Result<RequestAttributes<'static>, BadRequest> {
         let CheckCall { attributes, peek, receipt, strict } = CheckCall::from_body(self)?;
         if peek || receipt || strict.is_some() {
             return Err(BadRequest::new("request: `peek`, `receipt` and `strict` have no effect here; leave them out"));

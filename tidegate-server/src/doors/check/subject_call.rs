@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 use tidegate::Request;
-use tidegate_rules::SampleAttributes;
+use tidegate::attributes::RequestAttributes;
 
 use super::input::{BadRequest, CheckBody, parse};
 
@@ -27,7 +27,7 @@ pub(crate) struct SubjectCall {
 /// Who a subject is.
 pub(crate) enum SubjectDescription {
     /// Its next request, or as much of it as identifies the subject.
-    Request(SampleAttributes),
+    Request(Box<RequestAttributes<'static>>),
     /// The first digits of its hash, from a line of the refusal log.
     Hash(String),
 }
@@ -48,7 +48,7 @@ impl SubjectCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
         let SubjectBody { request, hash, rule, author, reason } = parse(body)?;
         let subject = match (request, hash) {
-            (Some(request), None) => SubjectDescription::Request(request.into_subject()?),
+            (Some(request), None) => SubjectDescription::Request(Box::new(request.into_subject()?)),
             (None, Some(hash)) => SubjectDescription::Hash(digits(&hash)?),
             _ => return Err(BadRequest::new("send either `request`, which identifies the subject, or `hash`")),
         };

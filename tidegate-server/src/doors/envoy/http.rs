@@ -61,9 +61,7 @@ async fn decide<S: Store + 'static>(service: EnvoyService<S>, body: Bytes, accep
             };
             (status, [(CONTENT_TYPE, "application/json")], json::format_response(&response).to_string()).into_response()
         }
-        Err(error @ (DecideError::Unavailable | DecideError::Overloaded(..) | DecideError::Degraded(_)))
-            if !service.is_strict() =>
-        {
+        Err(error @ DecideError::Unavailable) if !service.is_strict() => {
             (StatusCode::SERVICE_UNAVAILABLE, RETRY_AFTER_ONE_SECOND, error.to_string()).into_response()
         }
         Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),

@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::http::ErrorFormat;
-use tidegate::spi::algorithm::{self, Op, StateView, Take};
 use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Role, Store};
 use tidegate::{CheckResult, Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
-use tokio::time::{Instant, timeout_at};
 
 use super::descriptor_tree::ConfiguredLimit;
 use super::messages::{RateLimit, RateLimitDescriptor, RateLimitRequest};
@@ -45,7 +43,7 @@ pub(super) struct DescriptorPlan<'r> {
 pub(super) enum DeniedHits {
     /// They count nothing.
     Ignored,
-    /// They fill the limit if they exceed it and it is [the one to fill](PlanOutcome::is_to_be_filled).
+    /// They fill the limit if they exceed it and it is [the one to fill](StoredOutcome::is_to_be_filled).
     FillExceeded,
     /// They count, whichever limit denies the request.
     Counted,
@@ -73,8 +71,19 @@ pub(super) enum AppliedLimit<'r> {
     Rules,
 }
 
+/// The result for a request.
+#[allow(clippy::large_enum_variant, reason = "nearly all are those of the store")]
+pub(super) enum PlanOutcome {
+    /// The store decided.
+    Stored(StoredOutcome),
+    /// The store failed, and the fallback decided.
+    Degraded(Box<Decision>),
+    /// This instance is overloaded, and the request is refused in this format.
+    Overloaded(StoreError, Option<ErrorFormat>),
+}
+
 /// The decisions of the store.
-pub(super) struct PlanOutcome {
+pub(super) struct StoredOutcome {
     pub(super) allowed: bool,
     pub(super) consumed: Option<Decision>,
     pub(super) peeked: Option<Box<Decision>>,
@@ -90,10 +99,6 @@ pub(super) enum DecideError {
     Invalid(String),
     /// The store failed, and a limit fails closed.
     Unavailable,
-    /// This instance is overloaded, and the request is refused in this format.
-    Overloaded(StoreError, Option<ErrorFormat>),
-    /// The store failed, and the fallback decided.
-    Degraded(Box<Decision>),
 }
 
 impl DecideError {
@@ -134,33 +139,45 @@ impl RequestPlan<'_> {
     /// Refunds first, then peeks, then consumes all hits in one step. A request that the peek denies consumes nothing.
     async fn decide<S: Store>(&self, limiter: &Limiter<S>, strict: bool) -> Result<PlanOutcome, DecideError> {
         let plan = &self.consume;
-        let failed = |error| self.decide_without_store(limiter, error);
-        // Refunds and peeks are boxed, since they are rare, and every call would be as large.
+        let (mut refunded, mut peeked, mut before) = (None, None, None);
+        if self.refund.is_some() || self.peek.is_some() || self.peeks_before {
+            // Boxed, since refunds and peeks are rare, and every call would be as large.
+            match Box::pin(self.refund_and_peek(limiter)).await {
+                Ok(decisions) => [refunded, peeked, before] = decisions,
+                Err(error) => return self.decide_without_store(limiter, error),
+            }
+        }
+        let passes = peeked.as_ref().is_none_or(|peeked| peeked.is_allowed());
+        let consumes = plan.checks().iter().any(|check| check.cost() > 0);
+        let mut outcome = StoredOutcome { allowed: passes, consumed: None, peeked, refunded, before };
+        let is_done = !consumes && (outcome.peeked.is_some() || outcome.refunded.is_some());
+        if !is_done && (passes || strict) {
+            match limiter.check_plan(plan).await {
+                Ok(decision) if decision.degraded().is_none() => {
+                    outcome.allowed &= decision.is_allowed();
+                    outcome.consumed = Some(decision);
+                }
+                Ok(decision) if passes => return Ok(PlanOutcome::Degraded(Box::new(decision))),
+                // The store denied it before it failed; the denial stands.
+                Ok(_) => {}
+                Err(error) => return self.refused(error),
+            }
+        }
+        Ok(PlanOutcome::Stored(outcome))
+    }
+
+    /// The decisions after the refund, of the peek, and before the hits are consumed, as far as the plan asks for them.
+    async fn refund_and_peek<S: Store>(&self, limiter: &Limiter<S>) -> Result<[Option<Box<Decision>>; 3], StoreError> {
         let refunded = match &self.refund {
-            Some(plan) => Some(Box::pin(refund(limiter, plan)).await.map_err(failed)?),
+            Some(plan) => Some(Box::new(limiter.refund_plan(plan).await?)),
             None => None,
         };
         let peeked = match &self.peek {
-            Some(plan) => Some(Box::pin(peek(limiter, plan)).await.map_err(failed)?),
+            Some(plan) => Some(peek(limiter, plan).await?),
             None => None,
         };
-        let before = if self.peeks_before { Some(Box::pin(peek(limiter, plan)).await.map_err(failed)?) } else { None };
-        let passes = peeked.as_ref().is_none_or(|peeked| peeked.is_allowed());
-        let consumes = plan.checks().iter().any(|check| check.cost() > 0);
-        let mut outcome = PlanOutcome { allowed: passes, consumed: None, peeked, refunded, before };
-        let is_done = !consumes && (outcome.peeked.is_some() || outcome.refunded.is_some());
-        if !is_done && (passes || strict) {
-            let decision = limiter.check_plan(plan).await.map_err(|error| self.refused(error))?;
-            match decision.degraded() {
-                None => {}
-                Some(_) if passes => return Err(DecideError::Degraded(Box::new(decision))),
-                // The store denied it before it failed; the denial stands.
-                Some(_) => return Ok(outcome),
-            }
-            outcome.allowed &= decision.is_allowed();
-            outcome.consumed = Some(decision);
-        }
-        Ok(outcome)
+        let before = if self.peeks_before { Some(peek(limiter, &self.consume).await?) } else { None };
+        Ok([refunded, peeked, before])
     }
 
     /// [Decides](Self::decide) the request within `timeout`, even if the store does not answer.
@@ -174,49 +191,54 @@ impl RequestPlan<'_> {
         self.consume = self.consume.with_timeout(timeout);
         self.peek = self.peek.map(|plan| Box::new(plan.with_timeout(timeout)));
         self.refund = self.refund.map(|plan| Box::new(plan.with_timeout(timeout)));
-        let deadline = Instant::now() + timeout;
-        let outcome = match timeout_at(deadline, self.decide(limiter, strict)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(self.decide_without_store(limiter, timeout_error())),
+        let mut decided = None;
+        let calls = async {
+            let outcome = decided.insert(self.decide(limiter, strict).await);
+            if let Ok(PlanOutcome::Stored(outcome)) = outcome
+                && !strict
+                && self.descriptors.iter().any(|descriptor| descriptor.has_denied_hits_to_count(outcome))
+            {
+                // The decision stands. A failure leaves the limit more generous, but not this response.
+                let _ = Box::pin(self.charge_denied(limiter, outcome)).await;
+            }
         };
-        if let Ok(outcome) = &outcome
-            && !strict
-            && self.descriptors.iter().any(|descriptor| descriptor.has_denied_hits_to_count(outcome))
-        {
-            // The decision stands. A failure leaves the limit more generous, but not this response.
-            let _ = timeout_at(deadline, Box::pin(self.charge_denied(limiter, outcome))).await;
-        }
+        let _ = tokio::time::timeout(timeout, calls).await;
+        let outcome = decided.unwrap_or_else(|| self.decide_without_store(limiter, timeout_error()));
         (self, outcome)
     }
 
     /// The store failed with `error`, and the limits refuse the request.
-    fn refused(&self, error: StoreError) -> DecideError {
+    fn refused(&self, error: StoreError) -> Result<PlanOutcome, DecideError> {
         match error.kind() {
-            StoreErrorKind::Overloaded => DecideError::Overloaded(error, self.consume.error_format()),
-            _ => DecideError::Unavailable,
+            StoreErrorKind::Overloaded => Ok(PlanOutcome::Overloaded(error, self.consume.error_format())),
+            _ => Err(DecideError::Unavailable),
         }
     }
 
     /// The result by the failure policies of the limits.
-    fn decide_without_store<S: Store>(&self, limiter: &Limiter<S>, error: StoreError) -> DecideError {
+    fn decide_without_store<S: Store>(
+        &self,
+        limiter: &Limiter<S>,
+        error: StoreError,
+    ) -> Result<PlanOutcome, DecideError> {
         if self.refund.as_ref().is_some_and(|refund| refund.fails_closed(&error)) {
             return self.refused(error);
         }
         if let Some(peek) = &self.peek {
             match limiter.fall_back(&Plan::clone(peek).with_peek(), error.clone()) {
                 Ok(decision) if decision.is_allowed() => {}
-                Ok(decision) => return DecideError::Degraded(Box::new(decision)),
+                Ok(decision) => return Ok(PlanOutcome::Degraded(Box::new(decision))),
                 Err(error) => return self.refused(error),
             }
         }
         match limiter.fall_back(&self.consume, error) {
-            Ok(decision) => DecideError::Degraded(Box::new(decision)),
+            Ok(decision) => Ok(PlanOutcome::Degraded(Box::new(decision))),
             Err(error) => self.refused(error),
         }
     }
 
     /// Counts the denied hits of descriptors that count them, at most up to the limit.
-    async fn charge_denied<S: Store>(&self, limiter: &Limiter<S>, outcome: &PlanOutcome) -> Result<(), StoreError> {
+    async fn charge_denied<S: Store>(&self, limiter: &Limiter<S>, outcome: &StoredOutcome) -> Result<(), StoreError> {
         let charged = self.descriptors.iter().filter(|descriptor| descriptor.has_denied_hits_to_count(outcome));
         let mut indexes: Vec<usize> = charged.flat_map(|descriptor| descriptor.checks.iter().copied()).collect();
         indexes.sort_unstable();
@@ -229,7 +251,7 @@ impl RequestPlan<'_> {
 
 impl DescriptorPlan<'_> {
     /// Whether its hits were not consumed, and count nevertheless.
-    pub(super) fn has_denied_hits_to_count(&self, outcome: &PlanOutcome) -> bool {
+    pub(super) fn has_denied_hits_to_count(&self, outcome: &StoredOutcome) -> bool {
         let decision = outcome.consumed.as_ref();
         let is_consumed =
             |index: &usize| decision.and_then(|decision| decision.check(*index)).is_some_and(CheckResult::is_consumed);
@@ -251,21 +273,7 @@ async fn peek<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Box<Dec
     limiter.check_plan(&plan.clone().with_peek().with_on_failure(OnFailure::Closed)).await.map(Box::new)
 }
 
-/// Refunds hits to the current window or slice, and to buckets; never more than was counted there. Then peeks at the result.
-async fn refund<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Box<Decision>, StoreError> {
-    let now = peek(limiter, plan).await?.decided_at();
-    let position = |check: &Check<'_>| {
-        let (limit, cost) = (check.gate().limit(), check.cost());
-        // The position of hits at this moment. If the window ends before the refund is applied, nothing is refunded.
-        algorithm::position(&StateView::Fresh, limit, now, Take::one(cost))
-    };
-    let refund = |check| Adjustment::new(check, Op::Refund { cost: check.cost(), position: position(check) });
-    let refunds: Vec<Adjustment<'_>> = plan.checks().iter().map(refund).collect();
-    limiter.adjust(&refunds).await?;
-    peek(limiter, plan).await
-}
-
-impl PlanOutcome {
+impl StoredOutcome {
     /// Whether the denied hits of a charge fill the limit of this check. They fill one of the limits that deny the request, so that it denies
     /// the next one: none if one is full already, else the smallest, since a limit of one client is smaller than one of many. If no limit
     /// denies the request by itself, they fill all that they exceed: limits in shadow mode, and quotas, which deny only together.

@@ -1,13 +1,11 @@
 //! Resolves the descriptors of a request to checks by the rule file: each descriptor becomes a request with attributes. Pure.
 
-use std::borrow::Cow;
+use std::net::Ipv6Addr;
 
 use smallvec::SmallVec;
-use tidegate::attributes::{
-    CONTENT_LENGTH_HEADER, HOST, IP, METHOD, PATH, QUERY, SIZE, misspelled_method, normalize_host, split_target,
-};
+use tidegate::Limiter;
+use tidegate::attributes::{CONTENT_LENGTH_HEADER, HOST, IP, METHOD, PATH, RequestAttributes, SIZE, misspelled_method};
 use tidegate::spi::{Check, Plan, PlanError, Role, Store};
-use tidegate::{Limiter, Request};
 
 use super::messages::{Entry, RateLimitRequest};
 use super::request_plan::{AppliedLimit, DecideError, DeniedHits, DescriptorPlan, HitsMode, RequestPlan, hits, plan};
@@ -16,8 +14,8 @@ use super::request_plan::{AppliedLimit, DecideError, DeniedHits, DescriptorPlan,
 const AUTHORITY: &str = ":authority";
 
 /// Common descriptor keys, and the attributes of rule files that get their values too.
-const KEY_ATTRIBUTES: [(&str, &str); 5] =
-    [("remote_address", IP), (":path", PATH), (":method", METHOD), (AUTHORITY, HOST), (CONTENT_LENGTH_HEADER, SIZE)];
+const KEY_ATTRIBUTES: [(&str, &str); 4] =
+    [("remote_address", IP), (":path", PATH), (":method", METHOD), (CONTENT_LENGTH_HEADER, SIZE)];
 
 /// The plan of a request. Descriptors for which the same rule counts the same subject are summed.
 pub(super) fn resolve<'r, S: Store>(
@@ -30,9 +28,8 @@ pub(super) fn resolve<'r, S: Store>(
     let mut descriptors: SmallVec<[DescriptorPlan<'r>; 1]> = SmallVec::new();
     for descriptor in &request.descriptors {
         let (hits, mode) = hits(request, descriptor);
-        let host = host(&descriptor.entries);
-        let plan =
-            limiter.plan(&descriptor_request(&request.domain, &descriptor.entries, host.as_deref(), hits.max(1)));
+        let attributes = descriptor_attributes(&request.domain, &descriptor.entries, hits.max(1));
+        let plan = limiter.plan(&attributes.request());
         let checks = match mode {
             HitsMode::Consume => {
                 consume = consume.merge(&plan);
@@ -104,44 +101,36 @@ fn check_indexes(plan: &Plan<'_>, checks: &[Check<'_>]) -> SmallVec<[usize; 1]> 
     plan.checks().iter().filter_map(index).collect()
 }
 
-/// The request for the limiter that a descriptor stands for.
-fn descriptor_request<'a>(domain: &'a str, entries: &'a [Entry], host: Option<&'a str>, cost: u64) -> Request<'a> {
-    let mut request = Request::new(domain).with_cost(cost).with_attribute("domain", domain);
-    // Of two values of an attribute, the first counts.
-    if let Some(host) = host {
-        request = request.with_attribute(HOST, host);
-    }
+/// The attributes of the request that a descriptor stands for. Its entries are named by Envoy's configuration, and Envoy sends one value for
+/// each: so the first one of a name counts, even of a header, and none is a further line of it.
+fn descriptor_attributes<'a>(domain: &'a str, entries: &'a [Entry], cost: u64) -> RequestAttributes<'a> {
+    let find = |key: &str| entries.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
+    let mut attributes = RequestAttributes::new(domain, cost);
+    attributes.add("domain", domain);
+    attributes.add_host(find(HOST).or_else(|| find(AUTHORITY)), []);
     for Entry { key, value } in entries {
-        if key == PATH {
-            request = with_path(request, value);
-        } else {
-            request = request.with_attribute(key, value);
-        }
+        add(&mut attributes, key, value);
     }
     for (key, name) in KEY_ATTRIBUTES {
-        let Some(entry) = entries.iter().find(|entry| entry.key == key) else { continue };
-        request = match name {
-            PATH => with_path(request, &entry.value),
-            // The service may read `post` as `POST`, and Envoy cannot be told to refuse it.
-            METHOD => request.with_attribute(name, misspelled_method(&entry.value).unwrap_or(&entry.value)),
-            _ => request.with_attribute(name, &entry.value),
-        };
+        if let Some(value) = find(key) {
+            add(&mut attributes, name, value);
+        }
     }
-    request
+    attributes
 }
 
-/// The host of a descriptor in its normal form: the first value of the key `host`, else of `:authority`.
-fn host(entries: &[Entry]) -> Option<Cow<'_, str>> {
-    let find = |key: &str| entries.iter().find(|entry| entry.key == key);
-    Some(normalize_host(&find(HOST).or_else(|| find(AUTHORITY))?.value))
-}
-
-fn with_path<'a>(request: Request<'a>, target: &'a str) -> Request<'a> {
-    let (path, query) = split_target(target);
-    let request = request.with_attribute(PATH, path);
-    match query {
-        Some(query) => request.with_attribute(QUERY, query),
-        None => request,
+/// Adds a value that Envoy sends.
+fn add<'a>(attributes: &mut RequestAttributes<'a>, name: &'a str, value: &'a str) {
+    match name {
+        PATH => attributes.add_target(value),
+        // The service may read `post` as `POST`, and Envoy cannot be told to refuse it.
+        METHOD => attributes.add(name, misspelled_method(value).unwrap_or(value)),
+        IP => match value.parse::<Ipv6Addr>() {
+            Ok(address) => attributes.add_address(address.into()),
+            // An IPv4 address has one spelling, and may have a port.
+            Err(_) => attributes.add(name, value),
+        },
+        _ => attributes.add(name, value),
     }
 }
 
@@ -151,6 +140,10 @@ mod tests {
 
     fn entry(key: &str, value: &str) -> Entry {
         Entry { key: key.to_owned(), value: value.to_owned() }
+    }
+
+    fn attribute(entries: &[Entry], name: &str) -> Option<String> {
+        descriptor_attributes("edge", entries, 1).request().attribute(name).map(str::to_owned)
     }
 
     #[test]
@@ -165,8 +158,8 @@ mod tests {
             entry("header:x-api-key", "k2"),
             entry("header:content-length", "7"),
         ];
-        let host = host(&entries);
-        let request = descriptor_request("edge", &entries, host.as_deref(), 3);
+        let attributes = descriptor_attributes("edge", &entries, 3);
+        let request = attributes.request();
         let expected = [
             ("domain", "edge"),
             ("remote_address", "203.0.113.9"),
@@ -187,9 +180,27 @@ mod tests {
 
     #[test]
     fn a_known_method_in_other_letters_is_judged_as_that_method() {
-        for (method, expected) in [("post", "POST"), ("POST", "POST"), ("foo", "foo")] {
-            let entries = [entry(":method", method)];
-            assert_eq!(descriptor_request("edge", &entries, None, 1).attribute("method"), Some(expected));
+        for key in [":method", "method"] {
+            for (method, expected) in [("post", "POST"), ("POST", "POST"), ("foo", "foo")] {
+                assert_eq!(attribute(&[entry(key, method)], "method").as_deref(), Some(expected), "{key}");
+            }
+        }
+    }
+
+    /// Rules would count it as two requests, or as two clients.
+    #[test]
+    fn parts_of_a_request_have_the_form_that_they_have_at_every_front_end() {
+        for (key, value, name, expected) in [
+            (":path", "/a?b=c#d", "query", "b=c"),
+            (":path", "/a#b", "path", "/a"),
+            ("path", "/a#b", "path", "/a"),
+            (":authority", "me@API.example:443", "host", "api.example"),
+            ("remote_address", "::ffff:203.0.113.9", "ip", "203.0.113.9"),
+            ("remote_address", "2001:DB8::1", "ip", "2001:db8::1"),
+            ("remote_address", "203.0.113.9:5000", "ip", "203.0.113.9:5000"),
+            ("remote_address", "::ffff:203.0.113.9", "remote_address", "::ffff:203.0.113.9"),
+        ] {
+            assert_eq!(attribute(&[entry(key, value)], name).as_deref(), Some(expected), "{key} {value}");
         }
     }
 }

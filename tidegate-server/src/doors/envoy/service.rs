@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::http::{Headers, Rejection};
+use tidegate::http::{ErrorFormat, Headers};
 use tidegate::spi::Store;
-use tidegate::{Clock, Decision, Limiter, SystemClock};
+use tidegate::{Clock, Decision, Limiter, StoreError, SystemClock};
 use tidegate_tower::Handle;
 use tonic::{Code as Grpc, Status};
 
@@ -14,7 +14,7 @@ use super::config::{ConfigHandle, EnvoyConfig};
 use super::deadline::{DEFAULT_MAX_DECISION_TIME, decision_timeout};
 use super::grpc_server::GrpcServer;
 use super::messages::{Code, DescriptorStatus, HeaderValue, RateLimitRequest, RateLimitResponse};
-use super::request_plan::{DecideError, RequestPlan};
+use super::request_plan::{DecideError, PlanOutcome, RequestPlan};
 use super::resolve::ResolvedLimits;
 use super::stats::{Event, Stats};
 use super::statuses::{build_statuses, count_hits, is_allowed_by_statuses, ok_status, over_limit_status};
@@ -136,19 +136,10 @@ impl<S: Store + 'static> EnvoyService<S> {
         self.stats.record_request(self.clock.now().since(started));
         match result {
             Err(DecideError::Invalid(_)) => self.stats.count(Event::ServiceError),
-            Err(DecideError::Unavailable | DecideError::Overloaded(..) | DecideError::Degraded(_)) => {
-                self.stats.count(Event::StoreError);
-            }
+            Err(DecideError::Unavailable) => self.stats.count(Event::StoreError),
             Ok(_) => {}
         }
-        match result {
-            Err(DecideError::Degraded(decision)) => Ok(self.degraded_response(&limiter, request, &decision)),
-            Err(DecideError::Overloaded(error, format)) => {
-                let rejection = limiter.rules().header_policy().reject_unavailable(&error, format, None);
-                Ok(self.overloaded_response(request, rejection))
-            }
-            result => result,
-        }
+        result
     }
 
     async fn try_decide(
@@ -176,7 +167,13 @@ impl<S: Store + 'static> EnvoyService<S> {
     ) -> Result<RateLimitResponse, DecideError> {
         let plan = rules::resolve(limiter, request, self.strict)?;
         let (plan, outcome) = plan.decide_within(limiter, self.strict, timeout).await;
-        let outcome = outcome?;
+        let outcome = match outcome? {
+            PlanOutcome::Stored(outcome) => outcome,
+            PlanOutcome::Degraded(decision) => return Ok(self.degraded_response(limiter, request, &decision)),
+            PlanOutcome::Overloaded(error, format) => {
+                return Ok(self.overloaded_response(limiter, request, &error, format));
+            }
+        };
         let statuses = build_statuses(&plan.descriptors, &outcome, self.strict);
         let mut response = self.response(request, &plan, outcome.allowed, statuses);
         let (Some(decision), header_policy) = (outcome.decision_to_show(), limiter.rules().header_policy()) else {
@@ -197,6 +194,7 @@ impl<S: Store + 'static> EnvoyService<S> {
         request: &RateLimitRequest,
         decision: &Decision,
     ) -> RateLimitResponse {
+        self.stats.count(Event::StoreError);
         let passes = decision.is_allowed() || self.shadow;
         if !decision.is_allowed() && self.shadow {
             self.stats.count(Event::GlobalShadow);
@@ -217,12 +215,20 @@ impl<S: Store + 'static> EnvoyService<S> {
 
     /// The response while this instance is overloaded. Envoy lets a request pass after an error, unless it is configured
     /// otherwise, and a client must not get past its limits by overloading this instance: so it is no error.
-    fn overloaded_response(&self, request: &RateLimitRequest, rejection: Rejection) -> RateLimitResponse {
+    fn overloaded_response(
+        &self,
+        limiter: &Limiter<S>,
+        request: &RateLimitRequest,
+        error: &StoreError,
+        format: Option<ErrorFormat>,
+    ) -> RateLimitResponse {
+        self.stats.count(Event::StoreError);
         let statuses = request.descriptors.iter().map(|_| over_limit_status()).collect();
         if self.shadow {
             self.stats.count(Event::GlobalShadow);
             return RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..RateLimitResponse::default() };
         }
+        let rejection = limiter.rules().header_policy().reject_unavailable(error, format, None);
         RateLimitResponse {
             overall_code: Code::OverLimit.into(),
             statuses,
@@ -242,7 +248,13 @@ impl<S: Store + 'static> EnvoyService<S> {
         let mut limits = ResolvedLimits::new(config, request)?;
         let plan = limits.request_plan(self.strict)?;
         let (plan, outcome) = plan.decide_within(limiter, self.strict, timeout).await;
-        let outcome = outcome?;
+        let outcome = match outcome? {
+            PlanOutcome::Stored(outcome) => outcome,
+            PlanOutcome::Degraded(decision) => return Ok(self.degraded_response(limiter, request, &decision)),
+            PlanOutcome::Overloaded(error, format) => {
+                return Ok(self.overloaded_response(limiter, request, &error, format));
+            }
+        };
         let statuses = build_statuses(&plan.descriptors, &outcome, self.strict);
         count_hits(config, request, &plan.descriptors, &outcome);
         let allowed =
@@ -279,7 +291,7 @@ impl<S: Store + 'static> EnvoyService<S> {
         let code = match error {
             _ if self.strict => Grpc::Unknown,
             DecideError::Invalid(_) => Grpc::InvalidArgument,
-            DecideError::Unavailable | DecideError::Overloaded(..) | DecideError::Degraded(_) => Grpc::Unavailable,
+            DecideError::Unavailable => Grpc::Unavailable,
         };
         Status::new(code, error.to_string())
     }
@@ -356,9 +368,7 @@ impl fmt::Display for DecideError {
         match self {
             Self::Invalid(problem) => f.write_str(problem),
             // The store's error may contain host names; only the observer gets it.
-            Self::Unavailable | Self::Overloaded(..) | Self::Degraded(_) => {
-                f.write_str("the limits cannot be checked at the moment; retry later")
-            }
+            Self::Unavailable => f.write_str("the limits cannot be checked at the moment; retry later"),
         }
     }
 }

@@ -9,14 +9,14 @@ use tidegate::{Algorithm, CheckResult, Decision, Timestamp};
 use super::config::EnvoyConfig;
 use super::descriptor_tree::{ConfiguredLimit, CounterNaming};
 use super::messages::{self, Code, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest};
-use super::request_plan::{AppliedLimit, DescriptorPlan, HitsMode, PlanOutcome};
+use super::request_plan::{AppliedLimit, DescriptorPlan, HitsMode, StoredOutcome};
 use super::stats::Hits;
 use super::unit;
 
 /// The statuses of all descriptors, in order.
 pub(super) fn build_statuses(
     descriptors: &[DescriptorPlan<'_>],
-    outcome: &PlanOutcome,
+    outcome: &StoredOutcome,
     strict: bool,
 ) -> Vec<DescriptorStatus> {
     descriptors.iter().map(|descriptor| build_status(descriptor, outcome, strict)).collect()
@@ -60,7 +60,7 @@ pub(super) fn count_hits(
     config: &EnvoyConfig,
     request: &RateLimitRequest,
     descriptors: &[DescriptorPlan<'_>],
-    outcome: &PlanOutcome,
+    outcome: &StoredOutcome,
 ) {
     for (plan, descriptor) in descriptors.iter().zip(&request.descriptors) {
         let (HitsMode::Consume, [index]) = (plan.mode, &plan.checks[..]) else { continue };
@@ -110,7 +110,7 @@ fn add_hits(
     }
 }
 
-fn build_status(descriptor: &DescriptorPlan<'_>, outcome: &PlanOutcome, strict: bool) -> DescriptorStatus {
+fn build_status(descriptor: &DescriptorPlan<'_>, outcome: &StoredOutcome, strict: bool) -> DescriptorStatus {
     let Some(decision) = outcome.decision(descriptor.mode) else {
         return if matches!(descriptor.limit, AppliedLimit::Unlimited) { unlimited_status() } else { ok_status() };
     };
