@@ -5,12 +5,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::algorithm::{Op, TakePosition};
 use tidegate::spi::{
     Adjustment, AdjustmentResults, Check, Gate, Key, KeyStem, Network, Newcomer, Outcome, Plan, Role, Store, Subject,
     Verdict,
 };
-use tidegate::{AnonymousBounds, Limit, Rate, Rule, StoreError, Timestamp};
+use tidegate::{Limit, Rate, Rule, StoreError, Timestamp};
 use tidegate_redis::RedisStore;
 
 /// Which case of anonymous subjects a history runs under.

@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::limits::Penalty;
+use tidegate::rules::{AnonymousBounds, UsageKind};
 use tidegate::spi::{
     Check, Gate, KeyStem, LeaseOwner, MAX_AMOUNT, MAX_LOG_LIMIT, Plan, PlanMode, ReservationTerms, Role, Store,
     Subject, Verdict,
 };
-use tidegate::{AnonymousBounds, Clock, Limit, ManualClock, Penalty, Rule, Timestamp, UsageKind};
+use tidegate::{Clock, Limit, ManualClock, Rule, Timestamp};
 use tidegate_redis::RedisStore;
 
 use crate::history::{self, Cost, START, TimeMove};

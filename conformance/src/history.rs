@@ -8,11 +8,12 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tidegate::rules::UsageKind;
 use tidegate::spi::algorithm::{HoldOp, Op};
 use tidegate::spi::{
     Adjustment, Check, Gate, KeyStem, LeaseOwner, Plan, PlanMode, ReservationTerms, Role, Store, Subject, Verdict,
 };
-use tidegate::{Clock, Limit, ManualClock, Rule, StoreError, Timestamp, UsageKind};
+use tidegate::{Clock, Limit, ManualClock, Rule, StoreError, Timestamp};
 
 use strategies::other_periods;
 pub use strategies::{

@@ -10,10 +10,9 @@ use conformance::suite::{
 };
 use conformance::topology::Cluster;
 use redis::Connection;
-use tidegate::spi::PARTITIONS;
-use tidegate::{
-    AnonymousBounds, CheckResult, Decision, Ending, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet,
-};
+use tidegate::rules::AnonymousBounds;
+use tidegate::spi::{CheckResult, PARTITIONS};
+use tidegate::{Decision, Ending, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet};
 use tidegate_redis::{RedisStore, SubjectStats};
 
 type RedisLimiter = Limiter<RedisStore>;

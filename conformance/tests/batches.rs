@@ -12,10 +12,11 @@ use conformance::batch_history::{BatchHistory, batch_histories};
 use conformance::dose;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{key_name, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind};
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::{
     Adjustment, Check, Gate, LeaseOwner, Network, Plan, PlanMode, ReservationTerms, Role, Store, Subject, Verdict,
 };
-use tidegate::{AnonymousBounds, ManualClock, Rule, StoreErrorKind};
+use tidegate::{ManualClock, Rule, StoreErrorKind};
 use tidegate_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;

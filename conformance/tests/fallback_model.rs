@@ -8,10 +8,9 @@ use std::collections::HashMap;
 use conformance::model::{Model, ModelRequest};
 use histories::{FailureSpec, RuleSpec, Step, rule, steps};
 use proptest::prelude::*;
+use tidegate::rules::OnOverload;
 use tidegate::spi::{Check, Gate, Plan, Role, Subject};
-use tidegate::{
-    Clock, Limit, Limiter, ManualClock, MemoryStore, OnFailure, OnOverload, Request, Rule, RuleMode, RuleSet,
-};
+use tidegate::{Clock, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleMode, RuleSet};
 
 // === The naive model ===
 
@@ -149,7 +148,7 @@ fn granted(limiter: &Limiter<MemoryStore>, plan: Plan<'_>, step: &Step) -> Optio
     let plan = if step.peek { plan.with_peek() } else { plan };
     let error = step.error();
     let kind = error.kind();
-    let mut decision = limiter.fall_back(&plan, error).ok()?;
+    let mut decision = limiter.plans().fall_back(&plan, error).ok()?;
     assert_eq!(decision.degraded(), Some(kind));
     let granted = decision.granted();
     assert!(decision.take_grant().is_empty());

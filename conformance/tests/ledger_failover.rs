@@ -8,8 +8,10 @@ use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{long_timeout_options, retry_while_transient};
 use redis::Connection;
 use tempfile::TempDir;
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::LedgerMode;
 use tidegate::spi::{AccountKey, LedgerStage, Outbox, Store, UnconfirmedEntry};
-use tidegate::{Ending, LedgerMode, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, StoreErrorKind};
+use tidegate::{Ending, Limit, Limiter, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_ledger::{Ledger, LedgerService, LedgerUrl, ServiceOptions};
 use tidegate_redis::RedisStore;
 

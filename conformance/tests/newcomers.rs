@@ -11,11 +11,9 @@ use conformance::pure_store::PureStore;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, decide_all, limits_with_window, long_timeout_options};
 use conformance::topology::Cluster;
-use tidegate::spi::{Check, Gate, Network, Newcomer, Plan, Store, Subject, Verdict};
-use tidegate::{
-    AnonymousBounds, CheckResult, Clock, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule,
-    RuleSet, Secret,
-};
+use tidegate::rules::AnonymousBounds;
+use tidegate::spi::{Check, CheckResult, Gate, Network, Newcomer, Plan, Store, Subject, Verdict};
+use tidegate::{Clock, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Secret};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;

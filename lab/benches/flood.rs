@@ -10,8 +10,9 @@ use std::time::Duration;
 use common::{BATCH_SIZE, Options, Random, StoreDriver, Table, cpu, report};
 use conformance::server::{KINDS, Kind, Server};
 use redis::cmd;
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::{Check, Gate, Plan, Subject};
-use tidegate::{AnonymousBounds, Clock, Limit, MemoryStore, Rule, SystemClock};
+use tidegate::{Clock, Limit, MemoryStore, Rule, SystemClock};
 use tidegate_redis::RedisOptions;
 
 const MIB: f64 = 1024.0 * 1024.0;

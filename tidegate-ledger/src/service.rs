@@ -72,12 +72,12 @@ use crate::{Ledger, LedgerError, LedgerErrorKind};
 /// [`shutdown`](Self::shutdown) or with the last clone.
 pub struct LedgerService<O> {
     state: Arc<ServiceState<O>>,
-    tasks: Arc<Tasks>,
+    tasks: Arc<ServiceTasks>,
 }
 
 /// The tasks of a service. They are aborted when this is dropped: whatever is not done then is done by another instance, or after a restart.
 #[derive(Debug)]
-struct Tasks(Mutex<Vec<JoinHandle<()>>>);
+struct ServiceTasks(Mutex<Vec<JoinHandle<()>>>);
 
 /// What [`LedgerService::prepare`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl<O: Outbox + 'static> LedgerService<O> {
             runtime.spawn(async move { expiry.run_expiry().await }),
             runtime.spawn(async move { names.run_names().await }),
         ];
-        Ok(Self { state, tasks: Arc::new(Tasks(Mutex::new(tasks))) })
+        Ok(Self { state, tasks: Arc::new(ServiceTasks(Mutex::new(tasks))) })
     }
 
     /// Brings the store up to the ledger, before the first request: posts what is left in the journal and in the outboxes, and rebuilds
@@ -256,7 +256,7 @@ impl<O: Outbox + 'static> LedgerStage for LedgerService<O> {
     }
 }
 
-impl Drop for Tasks {
+impl Drop for ServiceTasks {
     fn drop(&mut self) {
         self.0.get_mut().iter().for_each(JoinHandle::abort);
     }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use redis::Cmd;
+use tidegate::limits::{Algorithm, Periods};
 use tidegate::spi::algorithm::{HoldOp, Op, TakePosition};
 use tidegate::spi::{Adjustment, Check, Key, MAX_AMOUNT, Plan};
-use tidegate::{Algorithm, Limit, Periods, Timestamp};
+use tidegate::{Limit, Timestamp};
 
 use crate::cardinality::OverflowRoute;
 use crate::outbox::{LedgerPartitions, OutboxKeys, ledger_partition};

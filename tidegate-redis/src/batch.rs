@@ -169,8 +169,9 @@ mod tests {
     use crate::packed_plan::LIMIT_BYTES;
     use crate::period_clock::PackTime;
     use crate::timer;
+    use tidegate::limits::{Penalty, Period, Periods};
     use tidegate::spi::{Check, Gate, Plan, PlanMode, Role, Subject};
-    use tidegate::{Limit, Penalty, Period, Periods, Rate, StoreErrorKind};
+    use tidegate::{Limit, Rate, StoreErrorKind};
 
     fn gate(rule: &str, limit: Limit, role: Role) -> Gate {
         Gate::for_rule(rule, limit).with_role(role)

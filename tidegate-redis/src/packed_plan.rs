@@ -5,8 +5,9 @@ use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
 use smallvec::SmallVec;
+use tidegate::Limit;
+use tidegate::limits::Algorithm;
 use tidegate::spi::{Check, Plan, PlanMode, ReservationTerms, Role};
-use tidegate::{Algorithm, Limit};
 
 use crate::args::PackedNumbers;
 use crate::cardinality::OverflowRoute;

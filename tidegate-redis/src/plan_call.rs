@@ -8,7 +8,7 @@ use tidegate::spi::{Check, Gate, Plan, PlanMode, ReservationTerms, Subject};
 use crate::call::NodeRequest;
 use crate::cardinality::CardinalityTracker;
 use crate::connection::Epilogue;
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::node_error::NodeError;
 use crate::outbox::{LedgerPartitions, ledger_partitions};
 use crate::packed_plan::PackedPlan;
@@ -48,7 +48,7 @@ impl NodeRequest for PlanCall<'_, '_> {
         self.timeouts
     }
 
-    async fn send_to(&self, node: &Node, asking: bool) -> Result<PlanReply, NodeError> {
+    async fn send_to(&self, node: &RedisNode, asking: bool) -> Result<PlanReply, NodeError> {
         node.decide(&self.packed, asking, self.timeouts, || self.epilogue()).await
     }
 }
@@ -105,8 +105,9 @@ impl AbandonedPlan {
 mod tests {
     use super::*;
     use crate::reply::Repeat;
+    use tidegate::rules::UsageKind;
     use tidegate::spi::LeaseOwner;
-    use tidegate::{Limit, Rule, Timestamp, UsageKind};
+    use tidegate::{Limit, Rule, Timestamp};
 
     const NOW: u64 = 1_800_000_000_000_000;
     const MINUTE: Duration = Duration::from_secs(60);

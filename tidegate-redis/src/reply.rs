@@ -78,7 +78,7 @@ struct CheckDetails {
     /// On the overflow bucket.
     overflowed: bool,
     /// On a key that does not exist, on a full server: nothing was written.
-    unstored: bool,
+    stateless: bool,
     /// A shadow check whose state is unreadable.
     unreadable: bool,
     /// A penalty that was struck.
@@ -291,9 +291,9 @@ impl Reply {
         let mut verdict = Verdict::replay(plan, self.now, self.granted, &self.states, self.is_repeated_reservation);
         for (check, details) in verdict.checks_mut().iter_mut().zip(&self.details) {
             check.overflowed = details.overflowed;
-            check.unstored = details.unstored;
+            check.stateless = details.stateless;
             check.skipped = details.unreadable;
-            check.consumed &= !details.unstored;
+            check.consumed &= !details.stateless;
             if details.unreadable {
                 (check.outcome.remaining, check.outcome.retry_after) = (0, None);
             }
@@ -361,7 +361,7 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     let details = CheckDetails {
         overflowed: matches!(kind, b's' | b'o'),
         // A penalty without a state admits the request, and needs none.
-        unstored: matches!(kind, b'n' | b'o') && !check.gate().is_penalty(),
+        stateless: matches!(kind, b'n' | b'o') && !check.gate().is_penalty(),
         unreadable: kind == b'u',
         struck: kind == b'p',
         taken,

@@ -5,8 +5,9 @@
 use std::sync::LazyLock;
 
 use redis::Cmd;
+use tidegate::Limit;
+use tidegate::limits::Algorithm;
 use tidegate::spi::algorithm::lua;
-use tidegate::{Algorithm, Limit};
 
 use crate::outbox::MAX_OUTBOX_ENTRIES;
 
@@ -262,8 +263,9 @@ mod tests {
     use crate::outbox::LedgerPartitions;
     use crate::packed_plan::{LIMIT_BYTES, LIMIT_HEADER_BYTES, PackedPlan};
     use crate::period_clock::PackTime;
+    use tidegate::limits::{Penalty, Period, Periods};
     use tidegate::spi::{Adjustment, Check, Gate, Plan, Subject};
-    use tidegate::{Penalty, Period, Periods, Rate, Timestamp};
+    use tidegate::{Rate, Timestamp};
 
     /// The contract at the top of a script, as (label, text), with continuation lines joined.
     fn contract(text: &str) -> Vec<(String, String)> {

@@ -1,6 +1,8 @@
 //! Limits in words, for explanations.
 
-use tidegate::{Anchor, LedgerMode, Limit, Periods, Weekday};
+use tidegate::Limit;
+use tidegate::limits::{Anchor, Periods, Weekday};
+use tidegate::rules::LedgerMode;
 use tidegate_rules::internals::{format_duration, format_rate, format_window};
 
 /// Describes a limit in words.

@@ -5,11 +5,9 @@ use std::fmt;
 
 use tidegate::attributes::{PATH, PathReadings, header_name};
 use tidegate::http::ErrorFormat;
-use tidegate::spi::{Gate, Match};
-use tidegate::{
-    Clock, LedgerMode, Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet,
-    Secret, SystemClock, Timestamp, UsageKind,
-};
+use tidegate::rules::{LedgerMode, OnOverload, UsageKind};
+use tidegate::spi::{Gate, Match, RequestProblemKind};
+use tidegate::{Clock, Limit, OnFailure, Request, RequestProblem, RuleMode, RuleSet, Secret, SystemClock, Timestamp};
 use tidegate_rules::RuleFile;
 use tidegate_rules::internals::{CompiledFile, CompiledRule, RequestView, RuleIndices, compiled, line};
 

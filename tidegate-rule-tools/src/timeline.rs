@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate::spi::Check;
-use tidegate::{Algorithm, CheckResult, Limit, Limiter, ManualClock, MemoryStore, Request, RuleSet, Timestamp};
+use tidegate::limits::Algorithm;
+use tidegate::spi::{Check, CheckResult};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Request, RuleSet, Timestamp};
 
 /// The most requests that one point of a timeline tries.
 const MAX_TRIES: u64 = 100_000;

@@ -1,6 +1,7 @@
 //! What an explanation says about a ledger.
 
-use tidegate::{LedgerMode, OnFailure, Request, Secret, Timestamp};
+use tidegate::rules::LedgerMode;
+use tidegate::{OnFailure, Request, Secret, Timestamp};
 use tidegate_rule_tools::{Explanation, RuleEffect, RuleStatus, describe_ledger, explain_at};
 use tidegate_rules::RuleFile;
 

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use smol_str::SmolStr;
-use tidegate::RequestProblemKind;
 use tidegate::attributes::{self, NormalForm, NormalForms, names_account};
+use tidegate::spi::RequestProblemKind;
 
 use crate::forwarded::{self, ForwardedHeader, ProxyTrust};
 use crate::ip::{self, IpPrefixes};

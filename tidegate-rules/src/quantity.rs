@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
+use tidegate::Rate;
+use tidegate::limits::Window;
 use tidegate::spi::{MAX_AMOUNT, MAX_WINDOW};
-use tidegate::{Rate, Window};
 
 /// The longest text that is parsed, so that every error can quote it.
 const MAX_TEXT_BYTES: usize = 64;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
-use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
-use tidegate::{OnMissing, Request, RequestProblem, RequestProblemKind, Rule, RuleMode, attributes};
+use tidegate::rules::OnMissing;
+use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo, RequestProblemKind};
+use tidegate::{Request, RequestProblem, Rule, RuleMode, attributes};
 
 use crate::condition::Condition;
 use crate::cost::Cost;

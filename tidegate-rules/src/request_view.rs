@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::attributes::NormalForm;
-use tidegate::spi::{BodyNeed, BodyUse, RequestMemo};
-use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
+use tidegate::spi::{BodyNeed, BodyUse, RequestMemo, RequestProblemKind};
+use tidegate::{Request, RequestProblem, attributes};
 
 use crate::claims;
 use crate::identity::IdentityValue;

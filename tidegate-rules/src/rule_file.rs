@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate::{Limit, OnFailure, Periods, RuleMode, RuleSet};
+use tidegate::limits::Periods;
+use tidegate::{Limit, OnFailure, RuleMode, RuleSet};
 
 use crate::compile;
 use crate::compiled_file::CompiledFile;

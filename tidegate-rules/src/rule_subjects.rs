@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use smol_str::SmolStr;
 use tidegate::attributes::{COOKIE_HEADER, PATH, normalize_path};
-use tidegate::spi::Match;
-use tidegate::{Request, RequestProblem, RequestProblemKind};
+use tidegate::spi::{Match, RequestProblemKind};
+use tidegate::{Request, RequestProblem};
 
 use crate::RuleFile;
 use crate::condition::Condition;

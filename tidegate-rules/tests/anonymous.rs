@@ -125,7 +125,7 @@ fn a_rule_sets_the_bounds_for_anonymous_subjects() {
     assert!(debug.contains("AnonymousBounds { max_subjects: 200000, forget_after: Some(600s) }"), "{debug}");
     let some = file("ip", ", anonymous: { forget_after: 90s }").unwrap();
     let debug = format!("{:?}", some.rules().rule("a").unwrap());
-    let expected = tidegate::AnonymousBounds::default().with_forget_after(Duration::from_secs(90));
+    let expected = tidegate::rules::AnonymousBounds::default().with_forget_after(Duration::from_secs(90));
     assert!(debug.contains(&format!("{expected:?}")), "{debug}");
 }
 

@@ -10,7 +10,8 @@ mod exemptions;
 mod usage;
 
 use proptest::prelude::*;
-use tidegate::{Costs, Ending, Limiter, ManualClock, MemoryStore, Request, Secret, StoreError, StoreErrorKind};
+use tidegate::grants::Costs;
+use tidegate::{Ending, Limiter, ManualClock, MemoryStore, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rule_tools::{RuleStatus, explain};
 use tidegate_rules::RuleFile;
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    Limiter, ManualClock, MemoryStore, OnFailure, OnOverload, Rate, Request, Secret, StoreError, StoreErrorKind,
-};
+use tidegate::rules::OnOverload;
+use tidegate::{Limiter, ManualClock, MemoryStore, OnFailure, Rate, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rule_tools::{RuleEffect, RuleStatus, explain};
 use tidegate_rules::{Report, RuleFile};
 
@@ -39,7 +38,7 @@ fn failing(file: &RuleFile, instances: u32) -> (impl Fn(&Request<'_>) -> Option<
         Limiter::new(file.rules().clone(), MemoryStore::new()).with_instances(instances).with_fallback_store(memory);
     let ask = move |request: &Request<'_>| {
         let plan = limiter.plan(request);
-        let decision = limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "gone")).ok()?;
+        let decision = limiter.plans().fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "gone")).ok()?;
         assert_eq!(decision.degraded(), Some(StoreErrorKind::Unavailable));
         Some(decision.is_allowed())
     };

@@ -1,6 +1,8 @@
 //! `on_missing`: a request without a value that a rule counts by is refused, or shares one subject with its like.
 
-use tidegate::{OnMissing, Request, RequestProblemKind};
+use tidegate::Request;
+use tidegate::rules::OnMissing;
+use tidegate::spi::RequestProblemKind;
 use tidegate_rules::RuleFile;
 
 /// A file with one rule for the path `/units`, and an exemption for the address 192.0.2.9.

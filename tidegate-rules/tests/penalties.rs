@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::Penalty;
+use tidegate::limits::Penalty;
 use tidegate_rule_tools::describe_limit;
 use tidegate_rules::{Report, RuleFile};
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use tidegate::spi::Plan;
-use tidegate::{Request, RequestProblemKind};
+use tidegate::Request;
+use tidegate::spi::{Plan, RequestProblemKind};
 use tidegate_rule_tools::explain;
 use tidegate_rules::{RequestDescription, RuleFile};
 

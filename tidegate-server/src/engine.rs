@@ -8,10 +8,12 @@ mod rules_status;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use rustls::ServerConfig;
-use tidegate::{Limiter, MemoryStore, Namespace, Secret, Timer};
+use tidegate::spi::Namespace;
+use tidegate::sync::RwLock;
+use tidegate::{Limiter, MemoryStore, Secret, Timer};
 use tidegate_rules::{FrontDoor, RuleChanges, RuleFile};
 use tidegate_tower::Handle;
 use tokio::sync::watch;
@@ -297,13 +299,13 @@ impl Engine {
     }
 
     pub(crate) fn rules_status(&self) -> RulesStatus {
-        self.status.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.status.read().clone()
     }
 
     /// The limiter and the rule file in force, of the same version.
     pub(crate) fn rules_in_force(&self) -> (Arc<Limiter<InstrumentedStore>>, Arc<RuleFile>) {
         // A reload replaces both while it holds the lock.
-        let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
+        let status = self.status.read();
         (self.limiter(), Arc::clone(&status.file))
     }
 
@@ -341,7 +343,7 @@ impl Engine {
 
     /// Replaces the rules, and returns what has changed.
     pub(crate) fn use_rules(&self, file: RuleFile) -> RuleChanges {
-        let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
+        let mut status = self.status.write();
         let changes = file.changes_since(&status.file);
         log_report(&file);
         self.metrics.follow(&file);

@@ -56,6 +56,8 @@ mod calls;
 pub mod command;
 mod doors;
 pub use doors::check::check_response::CheckResponse;
+#[doc(hidden)]
+pub use doors::check::in_process::CheckApi;
 pub use doors::{envoy, gateway};
 mod engine;
 mod lifecycle;

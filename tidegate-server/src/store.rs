@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
-    AccountKey, Adjustment, AdjustmentResults, EntryId, GateState, Journal, Key, KnownDenial, Outbox, OutboxBatch,
-    OutboxPosition, OutstandingHolds, Plan, Store, Verdict,
+    AccountKey, Adjustment, AdjustmentResults, EntryId, GateState, Journal, Key, KnownDenial, Namespace, Outbox,
+    OutboxBatch, OutboxPosition, OutstandingHolds, Plan, Store, Verdict,
 };
-use tidegate::{MemoryStore, Namespace, StoreError};
+use tidegate::{MemoryStore, StoreError};
 use tidegate_redis::{RedisOptions, RedisStore, ServerState, SubjectStats};
 
 pub(crate) use self::connect::{StoreArgs, StoreProbe};

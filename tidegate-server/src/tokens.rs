@@ -47,7 +47,7 @@ pub(crate) struct GrantTokens {
 
 /// What a token is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokenKind {
+pub(crate) enum GrantTokenKind {
     /// Gives back what a check took.
     Receipt = 1,
     /// Renews and releases slots.
@@ -91,7 +91,7 @@ impl GrantTokens {
     }
 
     /// Refuses a call that would get a token where there are none.
-    pub(crate) fn require(&self, kind: TokenKind) -> Result<(), BadRequest> {
+    pub(crate) fn require(&self, kind: GrantTokenKind) -> Result<(), BadRequest> {
         match &self.signer {
             Some(_) => Ok(()),
             None => {
@@ -106,7 +106,13 @@ impl GrantTokens {
     }
 
     /// The token of a grant, or none without a key.
-    fn issue(&self, kind: TokenKind, written: Timestamp, identity: GrantIdentity, grant: &Grant) -> Option<String> {
+    fn issue(
+        &self,
+        kind: GrantTokenKind,
+        written: Timestamp,
+        identity: GrantIdentity,
+        grant: &Grant,
+    ) -> Option<String> {
         let mut payload = vec![LAYOUT_VERSION, kind as u8];
         for number in [written.as_micros(), identity.instance, identity.number] {
             payload.extend_from_slice(&number.to_be_bytes());
@@ -115,7 +121,7 @@ impl GrantTokens {
         Some(self.signer.as_ref()?.sign(&payload))
     }
 
-    fn read(&self, kind: TokenKind, token: &str) -> Result<TokenContent, TokenProblem> {
+    fn read(&self, kind: GrantTokenKind, token: &str) -> Result<TokenContent, TokenProblem> {
         let signer = self.signer.as_ref().filter(|_| token.len() <= MAX_TOKEN_BYTES).ok_or(TokenProblem::Invalid)?;
         let Some(payload) = signer.verify(token) else {
             let is_older = TextSigner::unverified_start(token).is_some_and(|version| version < LAYOUT_VERSION);
@@ -144,7 +150,7 @@ impl TokenContent {
     }
 }
 
-impl TokenKind {
+impl GrantTokenKind {
     const fn name(self) -> &'static str {
         match self {
             Self::Receipt => "receipt",
@@ -164,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    const KINDS: [TokenKind; 3] = [TokenKind::Receipt, TokenKind::Lease, TokenKind::Reservation];
+    const KINDS: [GrantTokenKind; 3] = [GrantTokenKind::Receipt, GrantTokenKind::Lease, GrantTokenKind::Reservation];
 
     fn key(secret: &str) -> hmac::Key {
         hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes())
@@ -180,15 +186,15 @@ mod tests {
         limiter.check_now(&Request::new("")).take_grant()
     }
 
-    fn issue(tokens: &GrantTokens, kind: TokenKind) -> String {
+    fn issue(tokens: &GrantTokens, kind: GrantTokenKind) -> String {
         tokens.issue(kind, Timestamp::from_micros(7), tokens.next_identity(), &grant()).unwrap()
     }
 
     #[test]
     fn only_the_key_that_signed_a_token_reads_it() {
-        let text = issue(&tokens("a"), TokenKind::Receipt);
-        assert!(tokens("a").read(TokenKind::Receipt, &text).is_ok(), "another instance of the same fleet");
-        assert_eq!(tokens("b").read(TokenKind::Receipt, &text), Err(TokenProblem::Invalid));
+        let text = issue(&tokens("a"), GrantTokenKind::Receipt);
+        assert!(tokens("a").read(GrantTokenKind::Receipt, &text).is_ok(), "another instance of the same fleet");
+        assert_eq!(tokens("b").read(GrantTokenKind::Receipt, &text), Err(TokenProblem::Invalid));
     }
 
     #[test]
@@ -205,7 +211,7 @@ mod tests {
     #[test]
     fn one_changed_bit_anywhere_makes_a_token_unreadable() {
         let tokens = tokens("a");
-        let text = issue(&tokens, TokenKind::Lease);
+        let text = issue(&tokens, GrantTokenKind::Lease);
         let (payload, signature) = text.split_once('.').unwrap();
         let parts = [payload, signature].map(|part| URL_SAFE_NO_PAD.decode(part).unwrap());
         for (part, bytes) in parts.iter().enumerate() {
@@ -225,12 +231,12 @@ mod tests {
         let tokens = tokens("a");
         let signer = tokens.signer.as_ref().unwrap();
         let payload = |text: &str| URL_SAFE_NO_PAD.decode(text.split('.').next().unwrap()).unwrap();
-        let right = payload(&issue(&tokens, TokenKind::Receipt));
+        let right = payload(&issue(&tokens, GrantTokenKind::Receipt));
         let mut others: Vec<Vec<u8>> = vec![Vec::new(), vec![LAYOUT_VERSION], vec![0; 64], vec![LAYOUT_VERSION + 1, 1]];
         others.extend((0..27).map(|length| right[..length].to_vec()));
         for payload in others {
             assert_eq!(
-                tokens.read(TokenKind::Receipt, &signer.sign(&payload)),
+                tokens.read(GrantTokenKind::Receipt, &signer.sign(&payload)),
                 Err(TokenProblem::OtherVersion),
                 "{payload:?}"
             );
@@ -238,7 +244,7 @@ mod tests {
         // Signed by an earlier version, with a key of its kind.
         for first in [0, 1] {
             let old = TextSigner::new(Some(key("older")), true).unwrap().sign(&[first, 0, 0, 0]);
-            assert_eq!(tokens.read(TokenKind::Lease, &old), Err(TokenProblem::OtherVersion));
+            assert_eq!(tokens.read(GrantTokenKind::Lease, &old), Err(TokenProblem::OtherVersion));
         }
     }
 

@@ -12,10 +12,10 @@ use crate::body_size::size_text;
 use crate::{Attributes, BodyText, Peer};
 
 /// The attributes that a set of rules reads, and where each comes from. Resolved once, not for every request.
-pub(crate) struct AttributeSources(Vec<(String, Source)>);
+pub(crate) struct AttributeSources(Vec<(String, AttributeSource)>);
 
 /// Where an attribute comes from.
-enum Source {
+enum AttributeSource {
     Method,
     Path,
     Query,
@@ -33,7 +33,7 @@ enum Source {
 impl AttributeSources {
     pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Self {
         let with_source = |name: String| {
-            let source = Source::from_name(&name);
+            let source = AttributeSource::from_name(&name);
             (name, source)
         };
         Self(names.into_iter().map(with_source).collect())
@@ -42,15 +42,15 @@ impl AttributeSources {
     /// Whether the rules read this header, as an attribute or for the host.
     pub(crate) fn reads_header(&self, name: &HeaderName) -> bool {
         self.0.iter().any(|(_, source)| match source {
-            Source::Header(header) => header == name,
-            Source::Host => name == HOST,
+            AttributeSource::Header(header) => header == name,
+            AttributeSource::Host => name == HOST,
             _ => false,
         })
     }
 
     /// Whether the rules read the size of the body.
     pub(crate) fn reads_size(&self) -> bool {
-        self.0.iter().any(|(_, source)| matches!(source, Source::Size))
+        self.0.iter().any(|(_, source)| matches!(source, AttributeSource::Size))
     }
 
     /// Adds the attributes of a request. `layer_attributes` take precedence over the extension [`Attributes`].
@@ -65,21 +65,23 @@ impl AttributeSources {
         for (name, source) in &self.0 {
             let name = name.as_str();
             match source {
-                Source::Method => attributes.add(name, parts.method.as_str()),
-                Source::Path => attributes.add(name, parts.uri.path()),
-                Source::Host => {
+                AttributeSource::Method => attributes.add(name, parts.method.as_str()),
+                AttributeSource::Path => attributes.add(name, parts.uri.path()),
+                AttributeSource::Host => {
                     attributes.add_host(parts.uri.authority().map(Authority::as_str), lines(&parts.headers, &HOST));
                 }
-                Source::Header(header) => attributes.add_header(name, lines(&parts.headers, header)),
-                Source::Ip => peer.into_iter().for_each(|peer| attributes.add_address(peer)),
-                Source::Query => add(attributes, name, parts.uri.query()),
-                Source::Body => add(attributes, name, parts.extensions.get::<BodyText>().map(BodyText::as_str)),
-                Source::Size => add(attributes, name, body_size.map(|size| size_text(&parts.headers, size))),
-                Source::Application => {
+                AttributeSource::Header(header) => attributes.add_header(name, lines(&parts.headers, header)),
+                AttributeSource::Ip => peer.into_iter().for_each(|peer| attributes.add_address(peer)),
+                AttributeSource::Query => add(attributes, name, parts.uri.query()),
+                AttributeSource::Body => {
+                    add(attributes, name, parts.extensions.get::<BodyText>().map(BodyText::as_str))
+                }
+                AttributeSource::Size => add(attributes, name, body_size.map(|size| size_text(&parts.headers, size))),
+                AttributeSource::Application => {
                     let extension = || parts.extensions.get::<Attributes>()?.attribute(name);
                     add(attributes, name, layer_attributes.attribute(name).or_else(extension));
                 }
-                Source::Unavailable => {}
+                AttributeSource::Unavailable => {}
             }
         }
     }
@@ -92,7 +94,7 @@ fn add<'a>(attributes: &mut RequestAttributes<'a>, name: &'a str, value: Option<
     }
 }
 
-impl Source {
+impl AttributeSource {
     fn from_name(name: &str) -> Self {
         match name {
             attributes::METHOD => Self::Method,

@@ -44,7 +44,7 @@ const INCOMPLETE_MESSAGE: &str = "The body ended before it was complete.";
 ///     .route("/login", post(async || "welcome"))
 ///     .layer(limits)
 ///     .layer(BufferBody::new().with_max_bytes(4096)); // the last layer is the outermost
-/// # Ok::<(), tidegate::RuleError>(())
+/// # Ok::<(), tidegate::rules::RuleError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct BufferBody {
@@ -63,7 +63,7 @@ pub struct BufferBodyService<T> {
 pub struct BodyText(Bytes);
 
 /// Why a body was not read completely.
-enum BodyError {
+enum BodyReadError {
     TooLarge,
     Incomplete,
 }
@@ -149,11 +149,11 @@ where
         release(&mut inner);
         request = match buffer(request, max_bytes).await {
             Ok(request) => request,
-            Err(BodyError::TooLarge) => {
+            Err(BodyReadError::TooLarge) => {
                 let status = StatusCode::PAYLOAD_TOO_LARGE;
                 return Ok(error_response(status, ErrorFormat::Json, "body_too_large", TOO_LARGE_MESSAGE));
             }
-            Err(BodyError::Incomplete) => {
+            Err(BodyReadError::Incomplete) => {
                 let status = StatusCode::BAD_REQUEST;
                 return Ok(error_response(status, ErrorFormat::Json, "body_unreadable", INCOMPLETE_MESSAGE));
             }
@@ -170,7 +170,7 @@ fn should_read<A: Body>(request: &Request<A>, max_bytes: usize) -> bool {
 }
 
 /// The same request with its body read.
-async fn buffer<A>(request: Request<A>, max_bytes: usize) -> Result<Request<A>, BodyError>
+async fn buffer<A>(request: Request<A>, max_bytes: usize) -> Result<Request<A>, BodyReadError>
 where
     A: Body<Data = Bytes> + From<Bytes>,
 {
@@ -183,14 +183,14 @@ where
 }
 
 /// Reads a body of at most `max_bytes` bytes.
-async fn read(body: impl Body<Data = Bytes>, max_bytes: usize) -> Result<Bytes, BodyError> {
+async fn read(body: impl Body<Data = Bytes>, max_bytes: usize) -> Result<Bytes, BodyReadError> {
     let mut body = pin!(body);
     let mut read = BytesMut::new();
     while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
-        let frame = frame.map_err(|_| BodyError::Incomplete)?;
+        let frame = frame.map_err(|_| BodyReadError::Incomplete)?;
         if let Some(data) = frame.data_ref() {
             if data.len() > max_bytes - read.len() {
-                return Err(BodyError::TooLarge);
+                return Err(BodyReadError::TooLarge);
             }
             read.extend_from_slice(data);
         }

@@ -2,8 +2,9 @@
 
 use http::response;
 use tidegate::attributes::{RequestAttributes, SIZE};
+use tidegate::grants::Costs;
 use tidegate::spi::{Plan, Store};
-use tidegate::{Costs, Ending, Grant};
+use tidegate::{Ending, Grant};
 
 use crate::body_size::AssumedBodySize;
 use crate::handle::ActiveLimiter;

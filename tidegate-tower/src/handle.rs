@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use http::header::HeaderName;
+use tidegate::grants::{GrantError, HeldLease};
 use tidegate::spi::Store;
 use tidegate::sync::RwLock;
-use tidegate::{Decision, Ending, Grant, GrantError, GrantGuard, HeldLease, Limiter, Request, Timer};
+use tidegate::{Decision, Ending, Grant, GrantGuard, Limiter, Request, Timer};
 
 use crate::attribute_sources::AttributeSources;
 use crate::lease_renewal::LeaseRenewal;

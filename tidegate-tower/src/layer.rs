@@ -116,7 +116,7 @@ impl<S> LimitLayer<S> {
     /// # let layer = LimitLayer::new(Limiter::new(RuleSet::new([])?, MemoryStore::new()));
     /// let axum = layer.clone().with_peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
     /// let tonic = layer.with_peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
-    /// # Ok::<(), tidegate::RuleError>(())
+    /// # Ok::<(), tidegate::rules::RuleError>(())
     /// ```
     pub fn with_peer(self, peer: impl Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.peer = Arc::new(peer))

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use tidegate::grants::{HeldLease, HeldLeases};
 use tidegate::spi::Store;
 use tidegate::sync::Mutex;
-use tidegate::{Grant, HeldLease, HeldLeases, Limiter, Timer};
+use tidegate::{Grant, Limiter, Timer};
 use tokio::task::JoinHandle;
 
 /// The leases of the requests of all layers with one limiter.

@@ -45,7 +45,7 @@
 //!   headers. A request to which no rule applies passes unchanged.
 //! - **Slots.** A request under a concurrency limit holds its slot until the [body](ResponseBody) of its response ends, also while it is
 //!   delayed. The slots of all requests are renewed together, by a task that the first one spawns on the runtime of tokio. A request
-//!   whose slot is lost ends: with 503, or with [`LeaseLost`] as the error of its body. The extension [`HeldLease`](tidegate::HeldLease)
+//!   whose slot is lost ends: with 503, or with [`LeaseLost`] as the error of its body. The extension [`HeldLease`](tidegate::grants::HeldLease)
 //!   of the request lets a handler hold the slot for longer than the response, such as for an upgraded connection.
 //! - **Denied.** 429 with headers by the policy and a body in the [format](tidegate::http::ErrorFormat) of the rule; the inner service is
 //!   not called. Requests with the content type of gRPC or gRPC-Web get the status `RESOURCE_EXHAUSTED` and the headers as metadata.

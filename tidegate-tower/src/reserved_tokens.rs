@@ -1,7 +1,8 @@
 //! `ReservedTokens`: what the layer has reserved for a request to a language model.
 
+use tidegate::RuleSet;
+use tidegate::rules::UsageKind;
 use tidegate::spi::Plan;
-use tidegate::{RuleSet, UsageKind};
 
 /// The largest estimate that is reserved under a rule that counts the tokens of the prompt: an extension of the request beside
 /// [`UsageReport`](crate::UsageReport). Of several layers, the largest.

@@ -13,9 +13,10 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode, response};
 use http_body::Body;
 use tidegate::attributes::RequestAttributes;
+use tidegate::grants::HeldLease;
 use tidegate::http::{ErrorFormat, Rejection};
 use tidegate::spi::{BodyNeed, BodyUse, Origin, Plan, Store};
-use tidegate::{Decision, Ending, Grant, GrantGuard, HeldLease, StoreError, StoreErrorKind};
+use tidegate::{Decision, Ending, Grant, GrantGuard, StoreError, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attribute_sources::header_value;
@@ -119,7 +120,7 @@ impl<T, S> LimitService<T, S> {
     /// *service.get_mut() = "another one";
     /// assert_eq!(service.get_ref(), &"another one");
     /// assert_eq!(service.into_inner(), "another one");
-    /// # Ok::<(), tidegate::RuleError>(())
+    /// # Ok::<(), tidegate::rules::RuleError>(())
     /// ```
     pub const fn get_ref(&self) -> &T {
         &self.inner
@@ -274,9 +275,9 @@ async fn check<S: Store + 'static, B>(
     let plan = active.limiter.plan(&attributes.request()).with_max_delay(settings.max_delay).with_origin(origin);
     let is_metered = active.has_usage && active.limiter.rules().settles_by_usage(&plan);
     let result = if is_metered {
-        active.limiter.reserve_usage_plan(plan.clone()).await
+        active.limiter.plans().check(&active.limiter.plans().reserving_usage(plan.clone())).await
     } else {
-        active.limiter.check_plan(&plan).await
+        active.limiter.plans().check(&plan).await
     };
     if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
         slot.fill(&result);

@@ -3,9 +3,10 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use tidegate::grants::Costs;
 use tidegate::spi::Store;
 use tidegate::sync::Mutex;
-use tidegate::{Costs, Ending, Grant, Limiter};
+use tidegate::{Ending, Grant, Limiter};
 use tokio::runtime::Handle;
 
 pub(crate) type SettlementFuture = Pin<Box<dyn Future<Output = ()> + Send>>;

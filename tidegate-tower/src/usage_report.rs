@@ -6,9 +6,11 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tidegate::grants::{Costs, GrantKind};
+use tidegate::rules::UsageKind;
 use tidegate::spi::{Plan, Store};
 use tidegate::sync::Mutex;
-use tidegate::{Costs, Grant, GrantKind, Limiter, RuleMode, Timer, UsageKind};
+use tidegate::{Grant, Limiter, RuleMode, Timer};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
 

@@ -37,10 +37,11 @@ use std::fmt::Write;
 
 use siphasher::sip128::SipHasher24;
 
+use crate::Limit;
 use crate::algorithm::State;
 use crate::algorithm::fixed_window::FixedWindow;
+use crate::limits::Period;
 use crate::spi::Subject;
-use crate::{Limit, Period};
 
 /// The version of the key grammar and of the values under the keys.
 pub const KEY_VERSION: &str = "1";
@@ -274,7 +275,8 @@ const _: () = assert!(size_of::<State>() <= 24);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Periods, Rate, Window};
+    use crate::Rate;
+    use crate::limits::{Periods, Window};
     use std::time::Duration;
 
     fn name(key: &Key<'_>) -> Vec<u8> {

@@ -23,10 +23,11 @@ use bounds_cache::BoundsCache;
 pub use bounds_cache::PeriodBounds;
 use zoned_calendar::ZonedCalendar;
 
+use crate::Timestamp;
 use crate::algorithm::Calendar;
 use crate::limit::LimitError;
+use crate::limits::Window;
 use crate::sync::RwLock;
-use crate::{Timestamp, Window};
 
 /// The length of the periods of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,7 +50,8 @@ pub enum Period {
 /// A handle to a calendar that lives as long as the process: copies are free, and equal periods share one calendar.
 ///
 /// ```
-/// use tidegate::{Anchor, Period, Periods, Timestamp};
+/// use tidegate::limits::{Anchor, Period, Periods};
+/// use tidegate::Timestamp;
 ///
 /// // Billing months in Berlin that begin on the 31st, or on the last day of shorter months.
 /// let months = Periods::new(Period::Month, "Europe/Berlin", Some(Anchor::Day(31)))?;
@@ -61,7 +63,7 @@ pub enum Period {
 ///     error.to_string(),
 ///     "quota.timezone: `Europe/Berln` is not a time zone of the IANA database; did you mean `Europe/Berlin`?"
 /// );
-/// # Ok::<(), tidegate::LimitError>(())
+/// # Ok::<(), tidegate::limits::LimitError>(())
 /// ```
 #[derive(Clone, Copy)]
 pub struct Periods(&'static PeriodCalendar);

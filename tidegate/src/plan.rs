@@ -12,10 +12,10 @@ mod counted_subject;
 mod gate;
 mod lease_owner;
 mod origin;
+mod penalties;
 mod plan_error;
-mod rare_part;
+mod plan_extra;
 mod reservation_terms;
-mod strikes;
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub use gate::{Gate, Role};
 pub use lease_owner::LeaseOwner;
 pub use origin::Origin;
 pub use plan_error::PlanError;
-use rare_part::RarePart;
+use plan_extra::PlanExtra;
 pub use reservation_terms::ReservationTerms;
 
 use crate::algorithm::{HoldOp, Op, Take};
@@ -65,7 +65,7 @@ pub struct Plan<'r> {
     /// The names of tenants for the ledger, with the index of a check.
     account_names: Vec<(usize, SmolStr)>,
     /// What few plans have, boxed so that the others stay small.
-    rare: Option<Box<RarePart>>,
+    extra: Option<Box<PlanExtra>>,
     body_use: BodyUse,
 }
 
@@ -113,7 +113,7 @@ impl<'r> Plan<'r> {
             budget_shares: Vec::new(),
             skipped_shadow: Vec::new(),
             account_names: Vec::new(),
-            rare: None,
+            extra: None,
             body_use: BodyUse::default(),
         }
     }
@@ -287,8 +287,8 @@ impl<'r> Plan<'r> {
     pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
         let Self { max_units, max_delay, peek, observed, requests, origin, .. } = *self;
         // Plans with a problem have no checks that others could be made of.
-        let rare = self.rare.clone();
-        Plan { max_units, max_delay, peek, observed, requests, origin, rare, ..Plan::from_distinct(checks.collect()) }
+        let extra = self.extra.clone();
+        Plan { max_units, max_delay, peek, observed, requests, origin, extra, ..Plan::from_distinct(checks.collect()) }
     }
 
     /// The time that the store has for the decision, if set.

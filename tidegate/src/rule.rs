@@ -8,7 +8,9 @@ pub use partition_by::PartitionBy;
 use smol_str::SmolStr;
 
 use crate::http::ErrorFormat;
-use crate::{LedgerMode, Limit, OnFailure, OnOverload, Penalty, UsageKind};
+use crate::limits::Penalty;
+use crate::rules::{LedgerMode, OnOverload, UsageKind};
+use crate::{Limit, OnFailure};
 
 /// The default maximum number of authenticated subjects of a limit in a shared store.
 pub const DEFAULT_MAX_SUBJECTS: u64 = 10_000_000;
@@ -49,7 +51,7 @@ pub enum OnMissing {
 ///     .with_action("login")
 ///     .with_per(["account"]);
 /// assert_eq!((login.id.as_str(), login.action.as_deref()), ("login", Some("login")));
-/// # Ok::<(), tidegate::LimitError>(())
+/// # Ok::<(), tidegate::limits::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -178,7 +180,8 @@ impl Rule {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Penalty, Request, Rule, RuleSet};
+    /// use tidegate::limits::Penalty;
+    /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Request, Rule, RuleSet};
     ///
     /// let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
     /// let login = Rule::new("login-ip", Limit::sliding_log(20, minutes(10))?)

@@ -27,8 +27,9 @@ use crate::limit::MAX_AMOUNT;
 use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{CountedSubject, Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
+use crate::rules::UsageKind;
 use crate::spi::{Key, Match, Matcher, RequestMemo, Subject};
-use crate::{Request, Secret, UsageKind};
+use crate::{Request, Secret};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
 pub use rule_error::RuleError;
 use subject_attributes::SubjectAttributes;
@@ -68,7 +69,7 @@ impl RuleSet {
     /// let limit = Limit::token_bucket(20, Rate::per_second(10)?)?;
     /// let error = RuleSet::new([Rule::new("api", limit), Rule::new("api", limit)]).unwrap_err();
     /// assert_eq!(error.to_string(), "rule \"api\": the id is taken; give each rule its own");
-    /// # Ok::<(), tidegate::LimitError>(())
+    /// # Ok::<(), tidegate::limits::LimitError>(())
     /// ```
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, RuleError> {
         let mut set = Self::from_rules(rules.into_iter().map(Arc::new), None)?;

@@ -49,7 +49,7 @@ pub struct CheckVerdict {
     pub overflowed: bool,
     /// Whether the store was full and had no state of the subject: the check was decided on a fresh state, and nothing was written.
     /// The limiter decides it again in its own memory.
-    pub unstored: bool,
+    pub stateless: bool,
     /// Whether a shadow check could not be decided, such as on an unreadable state. Its outcome means nothing then.
     pub skipped: bool,
 }
@@ -57,7 +57,7 @@ pub struct CheckVerdict {
 impl CheckVerdict {
     /// The result of a check that was decided on the subject's own state.
     pub const fn new(outcome: Outcome, consumed: bool, position: TakePosition) -> Self {
-        Self { outcome, consumed, position, overflowed: false, unstored: false, skipped: false }
+        Self { outcome, consumed, position, overflowed: false, stateless: false, skipped: false }
     }
 }
 

@@ -16,8 +16,8 @@ use tidegate::spi::{
     OutboxEntry, PARTITIONS, UnconfirmedEntry,
 };
 use tidegate::{
-    Ending, GrantError, LedgerMode, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Period, Periods, Request,
-    Rule, RuleSet, StoreError, StoreErrorKind, Timestamp,
+    Ending, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind,
+    Timestamp, grants::GrantError, limits::Period, limits::Periods, rules::LedgerMode,
 };
 
 /// A journal that remembers what it was told, and may be full.

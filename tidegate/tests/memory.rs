@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::{Check, Gate, Plan, Subject};
-use tidegate::{AnonymousBounds, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
 
 /// A limiter of `capacity` per user that does not refill during the test, on a store for `max_keys`.
 fn limiter(capacity: u64, max_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tidegate::limits::Penalty;
+use tidegate::rules::PartitionBy;
 use tidegate::spi::{CountedSubject, Plan};
-use tidegate::{Limit, PartitionBy, Penalty, Request, Rule, RuleSet};
+use tidegate::{Limit, Request, Rule, RuleSet};
 
 fn rule(id: &str) -> Rule {
     let limits = ["minute", "hour"].map(|name| {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::rules::OnOverload;
 use tidegate::spi::Role;
-use tidegate::{Limit, OnFailure, OnOverload, Rate, StoreError, StoreErrorKind};
+use tidegate::{Limit, OnFailure, Rate, StoreError, StoreErrorKind};
 
 /// A rule as drawn.
 #[derive(Clone, Debug)]

@@ -1,8 +1,9 @@
 //! Corrections, resets, and the roll-up of old entries.
 
+use tidegate::Timestamp;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{EntryKind, MAX_AMOUNT, OutboxEntry};
-use tidegate::{Period, Periods, Timestamp};
 use tidegate_ledger::{Correction, ExportQuery, Ledger, LedgerErrorKind, Posted, RollUp, UsageQuery};
 
 use crate::ledger_database::{PARTITION, TestDatabase, account, consume, on_both_databases};

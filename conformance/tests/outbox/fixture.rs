@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use conformance::server::{Kind, Server};
 use conformance::suite::{START, long_timeout_options};
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::LedgerMode;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::algorithm::{HoldOp, Op, TakePosition};
 use tidegate::spi::{
     AccountKey, Check, EntryId, EntryKind, Gate, GateState, LeaseOwner, Outbox, OutboxEntry, ReservationTerms, Subject,
 };
-use tidegate::{LedgerMode, Limit, ManualClock, Period, Periods, Rule, StoreError, StoreErrorKind, Timestamp};
+use tidegate::{Limit, ManualClock, Rule, StoreError, StoreErrorKind, Timestamp};
 use tidegate_redis::RedisStore;
 
 pub(super) const HARD_LIMIT: u64 = 100;

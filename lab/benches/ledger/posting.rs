@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use conformance::suite::decide_all;
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::LedgerMode;
 use tidegate::spi::{AccountKey, Check, EntryId, EntryKind, Gate, OutboxEntry, Plan, Subject};
-use tidegate::{Clock, LedgerMode, Limit, Period, Periods, Rule, SystemClock, Timestamp};
+use tidegate::{Clock, Limit, Rule, SystemClock, Timestamp};
 use tidegate_ledger::{Ledger, LedgerService, ServiceOptions};
 use tidegate_redis::RedisStore;
 

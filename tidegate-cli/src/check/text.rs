@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate::http::Headers;
-use tidegate::spi::Role;
-use tidegate::{CheckResult, Decision, Request, attributes};
+use tidegate::spi::{CheckResult, Role};
+use tidegate::{Decision, Request, attributes};
 use tidegate_rules::{RuleFile, sanitize};
 use tidegate_server::command::{Output, Style, format_duration};
 

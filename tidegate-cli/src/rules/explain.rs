@@ -7,7 +7,9 @@ mod explanation_json;
 use std::time::Duration;
 
 use tidegate::http::ErrorFormat;
-use tidegate::{Namespace, OnOverload, RuleMode, Secret};
+use tidegate::rules::OnOverload;
+use tidegate::spi::Namespace;
+use tidegate::{RuleMode, Secret};
 use tidegate_rule_tools::{
     ClaimUse, Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, TimelinePoint,
     explain,

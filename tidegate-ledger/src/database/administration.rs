@@ -1,7 +1,8 @@
 //! `Ledger::correct`: entries that an administrator makes.
 
+use tidegate::Timestamp;
+use tidegate::limits::Periods;
 use tidegate::spi::{AccountKey, EntryKind, MAX_AMOUNT};
-use tidegate::{Periods, Timestamp};
 
 use super::account_balances::AccountBalances;
 use super::correction::Correction;

@@ -20,7 +20,7 @@ pub(super) struct FlushQueue {
 
 #[derive(Debug, Default)]
 struct WantedPartitions {
-    waiters: BTreeMap<u16, Vec<Waiter>>,
+    waiters: BTreeMap<u16, Vec<FlushWaiter>>,
     /// When the flush that is under way began.
     flush_began_at: Option<Instant>,
     is_closed: bool,
@@ -29,7 +29,7 @@ struct WantedPartitions {
 /// Somebody who waits until an entry, or all that the outbox of a partition contains, is in the ledger. Whether they still wait does not
 /// matter.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct FlushWaiter {
     /// The generation under which the entries were written. `None` if any will do.
     generation: Option<u64>,
     /// The entry. `None` for all that the outbox contains.
@@ -67,7 +67,7 @@ impl FlushQueue {
             let (sender, receiver) = oneshot::channel();
             // If it is dropped, the receiver gets an error.
             if !wanted.is_closed {
-                let waiter = Waiter { generation, id, remaining: None, result: sender };
+                let waiter = FlushWaiter { generation, id, remaining: None, result: sender };
                 wanted.waiters.entry(partition).or_default().push(waiter);
             }
             results.push(receiver);
@@ -78,13 +78,13 @@ impl FlushQueue {
     }
 
     /// Puts a partition back that was not read, or not to its end, and starts the next flush.
-    pub(super) fn put_back(&self, partition: u16, waiters: Vec<Waiter>) {
+    pub(super) fn put_back(&self, partition: u16, waiters: Vec<FlushWaiter>) {
         self.wanted.lock().waiters.entry(partition).or_default().extend(waiters);
         self.wake.notify_one();
     }
 
     /// Takes everything at the start of a flush.
-    pub(super) fn begin(&self, now: Instant) -> BTreeMap<u16, Vec<Waiter>> {
+    pub(super) fn begin(&self, now: Instant) -> BTreeMap<u16, Vec<FlushWaiter>> {
         let mut wanted = self.wanted.lock();
         wanted.flush_began_at = Some(now);
         std::mem::take(&mut wanted.waiters)
@@ -102,8 +102,8 @@ impl FlushQueue {
 
     /// Fails everybody who waits for the next flush. The partitions stay wanted.
     pub(super) fn fail_waiters(&self, error: &StoreError) {
-        let waiters: Vec<Waiter> = self.wanted.lock().waiters.values_mut().flat_map(std::mem::take).collect();
-        Waiter::fail_all(waiters, error);
+        let waiters: Vec<FlushWaiter> = self.wanted.lock().waiters.values_mut().flat_map(std::mem::take).collect();
+        FlushWaiter::fail_all(waiters, error);
     }
 
     /// Fails everybody who waits, now and later.
@@ -118,9 +118,9 @@ impl FlushQueue {
     }
 }
 
-// === impl Waiter ===
+// === impl FlushWaiter ===
 
-impl Waiter {
+impl FlushWaiter {
     /// The entry that it waits for. `None` if it waits for all that the outbox contains.
     pub(super) const fn id(&self) -> Option<EntryId> {
         self.id

@@ -16,7 +16,7 @@ use futures_util::StreamExt;
 use tidegate::spi::{EntryId, Outbox, OutboxBatch, OutboxEntry, PARTITIONS};
 
 use super::error::{ServiceError, lost, too_slow, unconfirmed};
-use super::flush_queue::Waiter;
+use super::flush_queue::FlushWaiter;
 use super::state::ServiceState;
 use super::timer;
 use crate::{LedgerError, LedgerErrorKind};
@@ -45,7 +45,7 @@ pub(super) struct Flusher<O> {
 struct Visit {
     partition: u16,
     /// `None` if it is here for its acknowledgements only.
-    waiters: Option<Vec<Waiter>>,
+    waiters: Option<Vec<FlushWaiter>>,
     /// `None` if it was not read.
     batch: Result<Option<OutboxBatch>, ServiceError>,
 }
@@ -53,7 +53,7 @@ struct Visit {
 /// A partition that was read.
 struct ReadPartition {
     partition: u16,
-    waiters: Vec<Waiter>,
+    waiters: Vec<FlushWaiter>,
     batch: OutboxBatch,
 }
 
@@ -118,7 +118,7 @@ impl<O: Outbox + 'static> Flusher<O> {
     }
 
     /// Acknowledges and reads.
-    async fn visit(&mut self, mut wanted: BTreeMap<u16, Vec<Waiter>>) -> Vec<Visit> {
+    async fn visit(&mut self, mut wanted: BTreeMap<u16, Vec<FlushWaiter>>) -> Vec<Visit> {
         let mut acknowledgements = std::mem::take(&mut self.acknowledgements);
         let mut partitions: BTreeSet<u16> = wanted.keys().copied().collect();
         partitions.extend(acknowledgements.keys());
@@ -174,7 +174,7 @@ impl<O: Outbox + 'static> Flusher<O> {
                     ServiceError::Ledger(error) => unconfirmed(&error),
                     _ => too_slow(),
                 };
-                Waiter::fail_all(waiters, &error);
+                FlushWaiter::fail_all(waiters, &error);
                 self.state.queue.want([partition]);
                 None
             }
@@ -183,9 +183,9 @@ impl<O: Outbox + 'static> Flusher<O> {
                 None
             }
             Ok(Some(batch)) => {
-                let accepts = |waiter: &Waiter| waiter.accepts(batch.generation);
-                let (waiters, strangers): (Vec<Waiter>, Vec<Waiter>) = waiters.into_iter().partition(accepts);
-                Waiter::fail_all(strangers, &lost());
+                let accepts = |waiter: &FlushWaiter| waiter.accepts(batch.generation);
+                let (waiters, strangers): (Vec<FlushWaiter>, Vec<FlushWaiter>) = waiters.into_iter().partition(accepts);
+                FlushWaiter::fail_all(strangers, &lost());
                 if batch.generation.is_none() && batch.entries.is_empty() {
                     self.state.repairs.request_rebuild(partition);
                 }
@@ -220,7 +220,7 @@ impl<O: Outbox + 'static> Flusher<O> {
     }
 
     /// Wakes who waited for no more than what is in the ledger now. Returns those whose entries were not in the outbox.
-    fn finish(&mut self, read: ReadPartition) -> Vec<Waiter> {
+    fn finish(&mut self, read: ReadPartition) -> Vec<FlushWaiter> {
         let ReadPartition { partition, waiters, batch } = read;
         let (max, has_ids) = (self.state.options.batch, waiters.iter().any(|waiter| waiter.id().is_some()));
         let posted: HashSet<EntryId> = batch.entries.iter().filter(|_| has_ids).map(|entry| entry.id).collect();
@@ -250,7 +250,7 @@ impl<O: Outbox + 'static> Flusher<O> {
 
     /// Fails who waited. The entries stay in the outbox, and are read again.
     fn give_up(&mut self, read: ReadPartition, error: &LedgerError) {
-        Waiter::fail_all(read.waiters, &unconfirmed(error));
+        FlushWaiter::fail_all(read.waiters, &unconfirmed(error));
         if error.kind() != LedgerErrorKind::Invalid {
             self.state.queue.want([read.partition]);
         } else if self.refused.insert(read.partition) {

@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidegate::StoreErrorKind;
+use tidegate::limits::Periods;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{AccountKey, GateState, Outbox, OutboxPosition, PARTITIONS};
-use tidegate::{Periods, StoreErrorKind};
 
 use super::error::ServiceError;
 use super::state::ServiceState;

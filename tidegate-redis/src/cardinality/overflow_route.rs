@@ -1,7 +1,8 @@
 //! `OverflowRoute`: the second key and the maximum TTL that a check is sent with.
 
+use tidegate::Timestamp;
+use tidegate::rules::PartitionBy;
 use tidegate::spi::{Adjustment, Check, Gate, Key, MAX_OVERFLOW_BUCKETS, Newcomer, PARTITIONS, Plan};
-use tidegate::{PartitionBy, Timestamp};
 
 use crate::args::micros;
 
@@ -92,8 +93,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use tidegate::rules::AnonymousBounds;
     use tidegate::spi::{Network, Subject};
-    use tidegate::{AnonymousBounds, Limit, Rule};
+    use tidegate::{Limit, Rule};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 

@@ -293,8 +293,9 @@ mod tests {
 
     use super::super::overflow_route::has_overflow;
     use super::*;
+    use tidegate::Rule;
+    use tidegate::rules::AnonymousBounds;
     use tidegate::spi::{LeaseOwner, Network, ReservationTerms, Subject};
-    use tidegate::{AnonymousBounds, Rule};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
+use tidegate::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::job::{Job, PendingCall, PendingPlan, WaitLimits};
@@ -19,8 +20,6 @@ use crate::long_hold_lists::LongHoldLists;
 use crate::node_error::{DownReason, NodeError};
 use crate::options::RedisOptions;
 use crate::timer;
-
-use tidegate::sync::{Mutex, MutexGuard};
 
 /// What callers and the task share.
 pub(super) struct ConnectionShared {

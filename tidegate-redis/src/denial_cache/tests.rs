@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::{Check, Gate, KnownDenial, LeaseOwner, Plan, PlanMode, ReservationTerms, Role, Subject};
-use tidegate::{AnonymousBounds, Limit, ManualClock, Rate, Rule, Timestamp};
+use tidegate::{Limit, ManualClock, Rate, Rule, Timestamp};
 
 use super::{DenialCache, DenialTicket, MAX_ENTRIES, MAX_ENTRY_AGE};
 use crate::reply::{PlanReply, Repeat};

@@ -1,11 +1,12 @@
 //! The states of quotas as the scripts take them from the ledger, and as they are found in the store. `quota.lua` and `holds.lua` describe
 //! the format of values.
 
+use tidegate::Limit;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::algorithm::holds::MAX_RESERVATIONS;
 use tidegate::spi::algorithm::quota::{self, QuotaState};
 use tidegate::spi::algorithm::{StateView, StoredState};
 use tidegate::spi::{GateHold, GateHoldStatus, GateState, MAX_AMOUNT};
-use tidegate::{Limit, Period, Periods};
 
 /// A state is kept for so much longer: its time zone is not known, and local times are up to 26 hours apart.
 const ZONE_MARGIN_MICROS: u64 = 26 * 3_600_000_000;

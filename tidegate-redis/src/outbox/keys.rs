@@ -41,8 +41,9 @@ pub(super) fn account_name(namespace: &str, account: &AccountKey) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate::Limit;
+    use tidegate::limits::{Period, Periods};
     use tidegate::spi::{Check, Gate};
-    use tidegate::{Limit, Period, Periods};
 
     #[test]
     fn names_are_in_the_partition() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use redis::{RedisError, RedisResult};
+use tidegate::sync::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -15,8 +16,6 @@ use tokio::time::Instant;
 use super::script_call::{DecidedCheck, ScriptCall, bulk_string, take_command};
 use crate::server_stream::ServerStream;
 use crate::timer;
-
-use tidegate::sync::Mutex;
 
 /// Size of the in-memory pipe of one connection.
 const PIPE_BYTES: usize = 1 << 20;

@@ -2,7 +2,8 @@
 //! together admit more than a limit for everybody, and whether one rule is as strict as another then.
 
 use smol_str::SmolStr;
-use tidegate::{OnFailure, OnOverload, RuleMode};
+use tidegate::rules::OnOverload;
+use tidegate::{OnFailure, RuleMode};
 use tidegate_rules::Problem;
 use tidegate_rules::internals::{CompiledRule, RouteEntry, TenantUse, is_method};
 

@@ -1,7 +1,8 @@
 //! Lints about ledgers: consumption that is not recorded or not limited, and a commit for each read request.
 
 use smol_str::SmolStr;
-use tidegate::{LedgerMode, Limit, RuleMode};
+use tidegate::rules::LedgerMode;
+use tidegate::{Limit, RuleMode};
 use tidegate_rules::Problem;
 use tidegate_rules::internals::{CompiledFile, CompiledRule, Condition, Cost, PathPattern, Segment, Span, is_method};
 

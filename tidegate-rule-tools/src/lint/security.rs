@@ -1,7 +1,7 @@
 //! Lints about security rules: limits against guessing logins, codes or passwords. Such a rule must hold at window boundaries
 //! and while the store fails, and count by account as well as by address.
 
-use tidegate::Algorithm;
+use tidegate::limits::Algorithm;
 use tidegate_rules::Problem;
 use tidegate_rules::internals::{CompiledRule, Condition, Identity, PathPattern, Segment, Source};
 

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use smol_str::SmolStr;
-use tidegate::{CheckResult, Decision, Request};
+use tidegate::spi::CheckResult;
+use tidegate::{Decision, Request};
 use tidegate_rules::RuleFile;
 use tidegate_rules::internals::{Span, format_duration};
 

@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::{Costs, Ending, Grant, Limiter, ManualClock, MemoryStore, Retake, Timestamp};
+use tidegate::grants::{Costs, Retake};
+use tidegate::{Ending, Grant, Limiter, ManualClock, MemoryStore, Timestamp};
 
 /// A lease is renewed after this part of its duration, as by [`Limiter::hold`].
 const RENEWALS_PER_LEASE: u32 = 3;

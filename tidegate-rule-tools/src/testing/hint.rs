@@ -1,6 +1,8 @@
 //! Hints on a failed assertion: a likely reason, from the decision and the rules.
 
-use tidegate::{Algorithm, CheckResult, StoreError};
+use tidegate::StoreError;
+use tidegate::limits::Algorithm;
+use tidegate::spi::CheckResult;
 use tidegate_rules::internals::{CompiledRule, RequestView, compiled, format_duration, line};
 
 use super::assertions::DecidedStep;

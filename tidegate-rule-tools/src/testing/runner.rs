@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tidegate::grants::{Costs, GrantKind};
+use tidegate::limits::Algorithm;
+use tidegate::spi::CheckResult;
 use tidegate::{
-    Algorithm, CheckResult, Costs, Decision, Ending, Grant, GrantKind, Limiter, ManualClock, MemoryStore, Request,
-    StoreError, StoreErrorKind, Timestamp,
+    Decision, Ending, Grant, Limiter, ManualClock, MemoryStore, Request, StoreError, StoreErrorKind, Timestamp,
 };
 use tidegate_rules::{RuleFile, yaml::SourceFile};
 
@@ -81,7 +83,9 @@ impl SuiteRunner<'_> {
             let mut decision = match (step.store_fails, step.peek) {
                 (true, _) => without_store(limiter, &request),
                 (_, true) => Ok(peek(limiter, &request)),
-                _ if reserves => Ok(limiter.reserve_usage_now(&request)),
+                _ if reserves => {
+                    Ok(limiter.plans().check_now(&limiter.plans().reserving_usage(limiter.plan(&request))))
+                }
                 _ => Ok(limiter.check_now(&request)),
             };
             // Decisions while the store fails do not cover the limits.
@@ -190,7 +194,7 @@ fn settles_nothing(
     limiter: &Limiter<MemoryStore>,
 ) -> Option<AssertionFailure> {
     let (actual, decision) = (step.actual.as_ref()?, decision.as_ref().ok()?);
-    let mut rules = decision.checks().iter().map(tidegate::CheckResult::rule);
+    let mut rules = decision.checks().iter().map(tidegate::spi::CheckResult::rule);
     if !decision.is_allowed() || rules.any(|rule| is_settled(limiter, rule)) {
         return None;
     }
@@ -204,7 +208,7 @@ fn settles_nothing(
 }
 
 fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {
-    limiter.check_plan_now(&limiter.plan(request).with_peek())
+    limiter.plans().check_now(&limiter.plan(request).with_peek())
 }
 
 /// The decision on a request while the store fails; an error if a rule is closed then.
@@ -213,5 +217,5 @@ fn without_store(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Resul
     if plan.checks().is_empty() {
         return Ok(limiter.check_now(request));
     }
-    limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "simulated by the test"))
+    limiter.plans().fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "simulated by the test"))
 }

@@ -6,8 +6,9 @@ mod overlay;
 
 use std::time::Duration;
 
+use tidegate::Timestamp;
 use tidegate::attributes::RequestAttributes;
-use tidegate::{DEFAULT_RESERVATION_TTL, Timestamp};
+use tidegate::grants::DEFAULT_RESERVATION_TTL;
 use tidegate_rules::internals::{Span, Spanned, format_duration};
 use tidegate_rules::{Problem, RequestDescription, parse_duration};
 

@@ -16,7 +16,7 @@ const MAX_VALUE_CHARS: usize = 60;
 
 /// The style of a text.
 #[derive(Clone, Copy)]
-enum Style {
+enum LineStyle {
     Pass,
     Fail,
     Dim,
@@ -24,10 +24,10 @@ enum Style {
 }
 
 pub(super) fn render(run: &TestRun, colour: bool) -> String {
-    let paint = |style: Style, text: &str| if colour { style.paint(text) } else { text.to_owned() };
-    let mut shown = format!("{}\n", paint(Style::Bold, &sanitize(&run.file)));
+    let paint = |style: LineStyle, text: &str| if colour { style.paint(text) } else { text.to_owned() };
+    let mut shown = format!("{}\n", paint(LineStyle::Bold, &sanitize(&run.file)));
     for test in &run.tests {
-        let mark = if test.passed() { paint(Style::Pass, "✓") } else { paint(Style::Fail, "✗") };
+        let mark = if test.passed() { paint(LineStyle::Pass, "✓") } else { paint(LineStyle::Fail, "✗") };
         // Writing to a string cannot fail.
         let _ = writeln!(shown, "  {mark} {}", sanitize(&test.name));
         for failures in test.failures.chunk_by(|one, next| one.step == next.step) {
@@ -39,15 +39,15 @@ pub(super) fn render(run: &TestRun, colour: bool) -> String {
         ("rules that no test saw deny", reached_only(run)),
     ] {
         if !rules.is_empty() {
-            let _ = writeln!(shown, "  {}", paint(Style::Dim, &format!("{what}: {}", rules.join(", "))));
+            let _ = writeln!(shown, "  {}", paint(LineStyle::Dim, &format!("{what}: {}", rules.join(", "))));
         }
     }
     let failed = run.tests.iter().filter(|test| !test.passed()).count();
     let requests: u64 = run.tests.iter().map(|test| test.requests).sum();
     let tests = count(run.tests.len() as u64, "test");
     let verdict = match failed {
-        0 => paint(Style::Pass, "all passed"),
-        failed => paint(Style::Fail, &format!("{failed} failed")),
+        0 => paint(LineStyle::Pass, "all passed"),
+        failed => paint(LineStyle::Fail, &format!("{failed} failed")),
     };
     let _ = writeln!(shown, "  {tests}, {}: {verdict}", count(requests, "request"));
     shown
@@ -95,12 +95,12 @@ pub(super) fn format_request(description: &RequestDescription) -> String {
 }
 
 /// The failures of one step.
-fn block(run: &TestRun, failures: &[TestFailure], paint: &impl Fn(Style, &str) -> String) -> String {
+fn block(run: &TestRun, failures: &[TestFailure], paint: &impl Fn(LineStyle, &str) -> String) -> String {
     let Some(first) = failures.first() else { return String::new() };
     let mut shown = String::new();
     let position = format!("{}:{}:{}", sanitize(&run.file), first.line, first.column);
     let _ = writeln!(shown, "      {position}, at {}", format_duration(first.at));
-    let _ = writeln!(shown, "      {}\n", paint(Style::Dim, &sanitize(&first.request)));
+    let _ = writeln!(shown, "      {}\n", paint(LineStyle::Dim, &sanitize(&first.request)));
     let rows: Vec<[String; 3]> = failures
         .iter()
         .map(|failure| [&failure.what, &failure.expected, &failure.got].map(|cell| sanitize(cell)))
@@ -111,8 +111,8 @@ fn block(run: &TestRun, failures: &[TestFailure], paint: &impl Fn(Style, &str) -
     let (what, expected) = (width(0, 0), width(1, "expected".len()));
     let _ = writeln!(shown, "        {:what$}  {:expected$}  got", "", "expected");
     for [field, wanted, got] in &rows {
-        let wanted = paint(Style::Pass, &format!("{wanted:expected$}"));
-        let _ = writeln!(shown, "        {field:what$}  {wanted}  {}", paint(Style::Fail, got));
+        let wanted = paint(LineStyle::Pass, &format!("{wanted:expected$}"));
+        let _ = writeln!(shown, "        {field:what$}  {wanted}  {}", paint(LineStyle::Fail, got));
     }
     shown.push('\n');
     let mut notes: Vec<&str> = failures.iter().filter_map(|failure| failure.note.as_deref()).collect();
@@ -145,7 +145,7 @@ fn short(value: &str) -> String {
     one_line.chars().take(MAX_VALUE_CHARS).chain(['…']).collect()
 }
 
-impl Style {
+impl LineStyle {
     fn paint(self, text: &str) -> String {
         let code = match self {
             Self::Pass => 32,

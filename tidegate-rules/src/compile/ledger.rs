@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use smol_str::SmolStr;
-use tidegate::{LedgerMode, Limit};
+use tidegate::Limit;
+use tidegate::rules::LedgerMode;
 
 use super::{CompiledRule, Compiler, PlanLimits};
 use crate::problem::Problem;

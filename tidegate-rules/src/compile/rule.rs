@@ -6,8 +6,9 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 use tidegate::attributes::NormalForms;
 use tidegate::http::ErrorFormat;
+use tidegate::rules::{OnMissing, OnOverload, PartitionBy, UsageKind};
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
-use tidegate::{Limit, OnFailure, OnMissing, OnOverload, PartitionBy, Rule, RuleMode, UsageKind};
+use tidegate::{Limit, OnFailure, Rule, RuleMode};
 
 use super::front_ends::FrontEnds;
 use super::ledger::{LedgerFields, unrecorded_quota};

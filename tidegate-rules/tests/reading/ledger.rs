@@ -1,6 +1,7 @@
 //! `ledger` and `keep_names`: a rule has one ledger, and every error has its position and help.
 
-use tidegate::{LedgerMode, OnFailure, Request};
+use tidegate::rules::LedgerMode;
+use tidegate::{OnFailure, Request};
 use tidegate_rules::{Report, RuleFile, Severity};
 
 /// A file with one rule, whose fields begin in column 3 of line 6.

@@ -12,7 +12,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -23,6 +23,7 @@ use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
 use tidegate::MemoryStore;
+use tidegate::sync::RwLock;
 
 use super::guess_limiter::GuessLimiter;
 use super::tokens::{AdminTokenArgs, AdminTokens, Permission};
@@ -79,7 +80,7 @@ impl AdminAccess {
 
     /// Replaces the tokens; the old ones permit nothing from then on.
     pub(crate) fn replace_tokens(&self, tokens: AdminTokens) {
-        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = tokens;
+        *self.tokens.write() = tokens;
     }
 
     /// Requires this permission for every call of `router`.
@@ -100,7 +101,7 @@ impl AdminAccess {
     }
 
     fn check(&self, permission: Permission, headers: &HeaderMap, client: IpAddr) -> Result<(), AccessError> {
-        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        let tokens = self.tokens.read();
         if permission == Permission::Read && !self.is_public && !tokens.has_read() {
             return Ok(());
         }

@@ -1,9 +1,9 @@
 //! `GuessLimiter`: limits wrong admin tokens for each address, with a limiter of our own.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tidegate::sync::Mutex;
 use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
 
 /// Wrong tokens of one address at once, and then in a minute.
@@ -36,14 +36,14 @@ impl GuessLimiter {
     pub(super) fn guess<T>(&self, client: IpAddr, guess: impl FnOnce() -> Option<T>) -> Result<Option<T>, Duration> {
         let network = network(client);
         let request = Request::new("guess").with_attribute("network", &network);
-        let limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        let limiter = self.limiter.lock();
         let plan = limiter.plan(&request);
-        if let Some(retry_after) = limiter.check_plan_now(&plan.clone().with_peek()).retry_after() {
+        if let Some(retry_after) = limiter.plans().check_now(&plan.clone().with_peek()).retry_after() {
             return Err(retry_after);
         }
         let result = guess();
         if result.is_none()
-            && limiter.check_plan_now(&plan).remaining() == Some(0)
+            && limiter.plans().check_now(&plan).remaining() == Some(0)
             && limiter.check_now(&Request::new("warn")).is_allowed()
         {
             tracing::warn!(target: "tidegate::audit", "an address has sent {MAX_GUESSES} wrong admin tokens and is blocked");

@@ -1,7 +1,7 @@
 //! `NamespaceArgs`: the flag of the namespace.
 
 use clap::Args;
-use tidegate::Namespace;
+use tidegate::spi::Namespace;
 
 /// The namespace.
 #[derive(Args)]

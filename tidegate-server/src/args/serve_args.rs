@@ -18,7 +18,7 @@ use crate::doors::envoy::door::EnvoyArgs;
 use crate::doors::gateway::{Gateway, GatewayOptions, UpstreamTlsArgs, upstream_address};
 use crate::engine::client_resolver::Networks;
 use crate::engine::ledger::ledger_args::LedgerArgs;
-use crate::lifecycle::descriptors::{DescriptorPlan, raise_limit};
+use crate::lifecycle::descriptors::{FileDescriptorBounds, raise_limit};
 use crate::listen::{ConnectionLimits, TlsArgs, TlsFiles};
 use crate::observe::log::logging::LogArgs;
 use crate::store::StoreArgs;
@@ -107,11 +107,11 @@ impl ServeArgs {
     }
 
     /// Raises the limit of file descriptors, and shares them between the addresses.
-    pub(crate) fn descriptor_plan(&self) -> DescriptorPlan {
+    pub(crate) fn descriptor_plan(&self) -> FileDescriptorBounds {
         let addresses = [self.http.is_some(), self.grpc.is_some(), self.has_gateway()];
         let addresses = addresses.into_iter().filter(|is_on| *is_on).count();
         let upstream = if self.has_gateway() { self.gateway_options.max_upstream_connections() } else { 0 };
-        DescriptorPlan::new(raise_limit(), addresses, self.limits.max_connections(), upstream)
+        FileDescriptorBounds::new(raise_limit(), addresses, self.limits.max_connections(), upstream)
     }
 
     /// The maximum time for a decision of Envoy's rate limit service. A larger `--store-budget` counts only if it is given: the
@@ -153,7 +153,7 @@ impl ServeArgs {
     }
 
     /// The gateway and its address, if the flags ask for one. What is said of one that is off has no effect.
-    pub(crate) fn gateway(&self, plan: &DescriptorPlan) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
+    pub(crate) fn gateway(&self, plan: &FileDescriptorBounds) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
         let address = self.gateway.unwrap_or(Some(DEFAULT_GATEWAY));
         let Some(address) = address else { return Ok(None) };
         self.upstream_tls.check(self.upstream.as_ref())?;
@@ -328,7 +328,7 @@ mod tests {
         };
         assert_eq!(numbers(&limits), numbers(&default));
         // A signal to stop leaves requests less time than the library: 10 seconds.
-        let sizes = |limits: &ConnectionLimits| (limits.header_timeout(), limits.max_header_bytes());
+        let sizes = |limits: &ConnectionLimits| (limits.header_timeout, limits.max_header_bytes);
         assert_eq!(sizes(&limits), sizes(&default));
         let options = GatewayOptions::new().with_upload_pace(limits.write_timeout(), limits.min_rate());
         assert_eq!(format!("{:?}", arguments.gateway_options), format!("{options:?}"));

@@ -1,14 +1,15 @@
 //! `LargeBodies`: the memory for large bodies of calls. A small body needs none of it, so that callers with large bodies keep
 //! only each other from being served.
 
-use std::error::Error;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
+use axum::BoxError;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tidegate::sync::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
@@ -19,8 +20,6 @@ pub(crate) const MAX_SMALL_BODY_BYTES: u64 = 16 * 1024;
 
 /// The most bytes of large bodies in memory at a time.
 const MAX_LARGE_BODY_BYTES: usize = 64 * 1024 * 1024;
-
-type BodyError = Box<dyn Error + Send + Sync>;
 
 /// The memory that is left for large bodies. Clones share it.
 #[derive(Clone, Debug)]
@@ -78,7 +77,7 @@ impl Reservation {
 
     /// Gives the memory back before the end of the call, once nothing is left of the body.
     pub(crate) fn release(&self) {
-        self.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.permit.lock().take();
     }
 }
 
@@ -89,7 +88,7 @@ impl<B> ReservingBody<B> {
             self.permit = self.permit.take().or_else(|| self.large_bodies.reserve());
             return self.permit.is_some();
         };
-        let mut permit = reservation.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut permit = reservation.permit.lock();
         *permit = permit.take().or_else(|| self.large_bodies.reserve());
         reservation.is_refused.store(permit.is_none(), Ordering::Relaxed);
         permit.is_some()
@@ -99,15 +98,12 @@ impl<B> ReservingBody<B> {
 impl<B> Body for ReservingBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BodyError>,
+    B::Error: Into<BoxError>,
 {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(Ok(frame)) = &frame {
             self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);

@@ -3,6 +3,7 @@
 
 mod acquire;
 pub(crate) mod check_response;
+pub(crate) mod in_process;
 mod input;
 mod leases;
 mod quotas;
@@ -35,10 +36,10 @@ use crate::calls::unknown_calls::{answer_unknown_paths, answer_wrong_methods};
 use crate::calls::{health, openapi};
 use crate::engine::Engine;
 use crate::engine::instrumented_store::InstrumentedStore;
-use crate::tokens::TokenKind;
+use crate::tokens::GrantTokenKind;
 use crate::tokens::leases::LeaseAge;
 use crate::tokens::receipts::RefundOutcome;
-use input::{AcquireCall, BatchCall, CheckCall};
+use input::{AcquireCall, BatchCheckCall, CheckCall};
 pub(crate) use input::{BadRequest, CheckBody, parse};
 pub(crate) use subject_call::{SubjectCall, SubjectDescription};
 
@@ -72,7 +73,7 @@ async fn check(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> R
 
 /// Decides each check by itself, in order, or all of them as one.
 async fn batch(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
-    let batch = BatchCall::from_json(&body)?;
+    let batch = BatchCheckCall::from_json(&body)?;
     require_receipts(&engine, batch.receipt || batch.checks.iter().any(|call| call.receipt))?;
     if batch.atomic {
         return Ok(into_response(check_atomically(&engine, &batch).await?));
@@ -91,7 +92,7 @@ async fn batch(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> R
 
 /// Refuses a call that asks for a receipt where there are none.
 fn require_receipts(engine: &Engine, is_requested: bool) -> Result<(), BadRequest> {
-    if is_requested { engine.tokens().require(TokenKind::Receipt) } else { Ok(()) }
+    if is_requested { engine.tokens().require(GrantTokenKind::Receipt) } else { Ok(()) }
 }
 
 /// Refunds what a check consumed.
@@ -118,7 +119,7 @@ async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Result<Value, Re
     let limiter = engine.limiter();
     let plan = plan(engine, &limiter, call)?;
     let plan = if call.peek { plan.with_peek() } else { plan };
-    Ok(decision_json(engine, &limiter, AnswerParts::receipt(call.receipt), limiter.check_plan(&plan).await))
+    Ok(decision_json(engine, &limiter, AnswerParts::receipt(call.receipt), limiter.plans().check(&plan).await))
 }
 
 /// The plan of a call. Fails if its request cannot be judged, or if it is strict and no rule matches.
@@ -157,7 +158,7 @@ fn require_rule(engine: &Engine, call: &CheckCall, request: &Request<'_>) -> Res
 
 /// Decides all checks as one plan. Fails if more limits apply than a plan can have, a request cannot be judged, or no rule matches a strict
 /// one.
-async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<Value, Rejection>, BadRequest> {
+async fn check_atomically(engine: &Engine, batch: &BatchCheckCall) -> Result<Result<Value, Rejection>, BadRequest> {
     let limiter = engine.limiter();
     let mut plans = Vec::with_capacity(batch.checks.len());
     for (index, call) in batch.checks.iter().enumerate() {
@@ -172,7 +173,7 @@ async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<V
             "checks: together they meet {limits} limits; at most {MAX_CHECKS} if atomic"
         )));
     }
-    Ok(decision_json(engine, &limiter, AnswerParts::receipt(batch.receipt), limiter.check_plan(&plan).await))
+    Ok(decision_json(engine, &limiter, AnswerParts::receipt(batch.receipt), limiter.plans().check(&plan).await))
 }
 
 fn origin(request: &Request<'_>) -> Origin {

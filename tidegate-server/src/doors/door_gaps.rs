@@ -2,14 +2,15 @@
 //! those that never apply, when the server starts and when the first request comes.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tidegate::spi::Plan;
+use tidegate::sync::RwLock;
 use tidegate_rule_tools::{DoorGap, GapEffect, check_for_door, door_gaps};
 use tidegate_rules::{FrontDoor, Report, RuleFile};
 
@@ -76,7 +77,7 @@ impl DoorGapCounters {
             }
         }
         let has_gaps = !doors.is_empty();
-        *self.doors.write().unwrap_or_else(PoisonError::into_inner) = doors;
+        *self.doors.write() = doors;
         self.has_gaps.store(has_gaps, Ordering::Release);
     }
 
@@ -86,7 +87,7 @@ impl DoorGapCounters {
         if !self.has_gaps.load(Ordering::Acquire) {
             return;
         }
-        let doors = self.doors.read().unwrap_or_else(PoisonError::into_inner);
+        let doors = self.doors.read();
         let Some(door) = doors.get(plan.origin().front_door()) else { return };
         door.log_idle_rules_once();
         let rules = || plan.checks().iter().map(|check| check.gate().rule().id.as_str());

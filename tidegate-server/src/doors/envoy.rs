@@ -32,6 +32,8 @@ mod grpc_server;
 mod http;
 mod json;
 mod message_bounds;
+/// The messages of the protocol, for tests and benchmarks: a program has types of its own for them, from the protocol files of Envoy.
+#[doc(hidden)]
 pub mod messages;
 mod metadata;
 mod options;

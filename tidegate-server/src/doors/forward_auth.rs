@@ -171,7 +171,8 @@ fn deny_status(parameters: &[(String, String)]) -> Result<Option<StatusCode>, Ba
 #[cfg(test)]
 mod tests {
     use prometheus_client::registry::Registry;
-    use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rule, RuleSet};
+    use tidegate::limits::{Period, Periods};
+    use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rule, RuleSet};
     use tidegate_rules::RuleFile;
 
     use super::*;
@@ -225,7 +226,7 @@ mod tests {
     #[tokio::test]
     async fn a_denial_has_the_format_of_its_rule_whatever_status_the_proxy_asks_for() {
         let limit = Limit::quota(1, Periods::utc(Period::Year)).unwrap();
-        let rule = Rule::new("year", limit).with_usage(tidegate::UsageKind::Total);
+        let rule = Rule::new("year", limit).with_usage(tidegate::rules::UsageKind::Total);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), Arc::new(MemoryStore::new()));
         let file = RuleFile::parse("rules.yaml", "version: 1\nrules: []\n").unwrap();
         let clients = Arc::new(ClientResolver::new(

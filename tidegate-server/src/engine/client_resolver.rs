@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use tidegate::Request;
 use tidegate::attributes::{self, join_header_lines};
+use tidegate::sync::RwLock;
 use tidegate_rules::{ClientAddresses, FrontDoor, RuleFile};
 
 use crate::listen::ResolveClient;
@@ -63,11 +64,11 @@ impl ClientResolver {
     /// Follows the trusted proxies of another file.
     pub(crate) fn follow(&self, file: &RuleFile) {
         let addresses = Arc::new(ForwardedAddresses::new(file));
-        *self.addresses.write().unwrap_or_else(PoisonError::into_inner) = addresses;
+        *self.addresses.write() = addresses;
     }
 
     fn addresses(&self) -> Arc<ForwardedAddresses> {
-        Arc::clone(&self.addresses.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.addresses.read())
     }
 }
 

@@ -1,9 +1,10 @@
 //! `InstrumentedStore`: a store that reports the duration and the errors of its calls to the metrics. It changes no result.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::spi::{Adjustment, AdjustmentResults, Key, KnownDenial, OutstandingHolds, Plan, Store, Verdict};
+use tidegate::sync::Mutex;
 use tidegate::{Clock, StoreError, StoreErrorKind, SystemClock, Timestamp};
 
 use crate::observe::metrics::{Metrics, StoreCall};
@@ -45,7 +46,7 @@ impl InstrumentedStore {
 
     /// The error of the call after which the store was last considered down. It names no password.
     pub(crate) fn last_error(&self) -> String {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_error.lock().clone()
     }
 
     fn record<T>(&self, call: StoreCall, begun: Timestamp, result: Result<T, StoreError>) -> Result<T, StoreError> {
@@ -62,7 +63,7 @@ impl InstrumentedStore {
         // Read first: most of the time nothing changes, and a write by every core would contend.
         if self.is_up() != result.is_ok() {
             if let Err(error) = &result {
-                *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+                *self.last_error.lock() = error.to_string();
             }
             self.up.store(result.is_ok(), Ordering::Relaxed);
         }

@@ -21,8 +21,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::spi::{Journal, LedgerStage};
-use tidegate::{Namespace, Secret, Timer};
+use tidegate::spi::{Journal, LedgerStage, Namespace};
+use tidegate::{Secret, Timer};
 use tidegate_ledger::{
     JournalErrorKind, JournalFile, Ledger, LedgerError, LedgerService, LedgerUrl, ServiceOptions, ServiceStats,
 };

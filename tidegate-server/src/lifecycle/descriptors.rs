@@ -1,4 +1,4 @@
-//! `DescriptorPlan`: how the file descriptors of the process are shared. Each address has a part of its own, and some are reserved
+//! `FileDescriptorBounds`: how the file descriptors of the process are shared. Each address has a part of its own, and some are reserved
 //! for the admin address, the store and files, so that clients of one address cannot use up those of another.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,7 +14,7 @@ const UPSTREAM_PART: usize = 4;
 
 /// The connections that each address may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DescriptorPlan {
+pub(crate) struct FileDescriptorBounds {
     /// Of each address for clients.
     pub(crate) connections: usize,
     /// Of the admin address.
@@ -34,7 +34,7 @@ pub(crate) fn raise_limit() -> Option<usize> {
     Some(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-impl DescriptorPlan {
+impl FileDescriptorBounds {
     /// Shares `limit` descriptors between `addresses` with up to `connections` each, and up to `upstream` connections.
     pub(crate) fn new(limit: Option<usize>, addresses: usize, connections: usize, upstream: usize) -> Self {
         let limit = limit.unwrap_or(usize::MAX);
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn with_enough_descriptors_the_flags_count() {
         for limit in [None, Some(1_048_576), Some(31_024 + 128)] {
-            let plan = DescriptorPlan::new(limit, 3, 10_000, 1024);
+            let plan = FileDescriptorBounds::new(limit, 3, 10_000, 1024);
             assert_eq!((plan.connections, plan.upstream, plan.shortage), (10_000, 1024, None), "{limit:?}");
         }
     }
@@ -81,14 +81,14 @@ mod tests {
     fn with_few_descriptors_each_address_has_a_part_and_the_rest_is_reserved() {
         for limit in [16, 64, 256, 1024, 4096, 20_000] {
             for (addresses, upstream) in [(2, 0), (3, 1024)] {
-                let plan = DescriptorPlan::new(Some(limit), addresses, 10_000, upstream);
+                let plan = FileDescriptorBounds::new(Some(limit), addresses, 10_000, upstream);
                 assert!(plan.connections >= 1 && plan.admin_connections >= 1, "{plan:?}");
                 let used = plan.connections * addresses + plan.upstream + plan.admin_connections;
                 assert!(used < limit, "{limit}: {plan:?}");
                 assert_eq!(plan.shortage, Some(limit));
             }
         }
-        let plan = DescriptorPlan::new(Some(1024), 3, 10_000, 1024);
+        let plan = FileDescriptorBounds::new(Some(1024), 3, 10_000, 1024);
         assert_eq!((plan.connections, plan.upstream, plan.admin_connections), (224, 224, 64));
     }
 }

@@ -5,10 +5,11 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher, WatcherKind};
+use tidegate::sync::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// The link that Kubernetes replaces when a `ConfigMap` or `Secret` changes: the names of its files lead through it.
@@ -121,7 +122,7 @@ impl FileWriters {
 
 impl Shared {
     fn reports(&self) -> MutexGuard<'_, Reports> {
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reports.lock()
     }
 
     fn receive(&self, event: notify::Result<Event>) {

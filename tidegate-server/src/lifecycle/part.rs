@@ -1,7 +1,8 @@
 //! `Part`: what a server reads from files, and again when they change; and why the last attempt to read each part failed.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+
+use tidegate::sync::Mutex;
 
 /// What is read from files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +20,12 @@ pub(crate) struct PartErrors(Mutex<[Option<String>; 4]>);
 impl PartErrors {
     /// Stores the reason why a part could not be read, or clears it.
     pub(crate) fn set(&self, part: Part, error: Option<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[part as usize] = error;
+        self.0.lock()[part as usize] = error;
     }
 
     /// The reason why a part could not be read.
     pub(crate) fn get(&self, part: Part) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[part as usize].clone()
+        self.0.lock()[part as usize].clone()
     }
 }
 

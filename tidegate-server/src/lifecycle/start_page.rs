@@ -1,6 +1,6 @@
 //! The page that a server prints on stdout when it starts: its addresses, and an example to try where there is no rule file.
 
-use tidegate::Namespace;
+use tidegate::spi::Namespace;
 
 use crate::command::output::Output;
 use crate::serve::Server;

@@ -32,10 +32,10 @@ pub struct ConnectionLimits {
     pub(super) max_connections: usize,
     /// Maximum size of a request head, in bytes
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_HEADER_BYTES", value_parser = whole_number::<usize>(MIN_HEADER_BYTES as u64..=u64::MAX), default_value_t = Self::new().max_header_bytes, help_heading = LIMITS_HEADING, display_order = 2)]
-    pub(super) max_header_bytes: usize,
+    pub(crate) max_header_bytes: usize,
     /// Time within which a client must send the head of a request
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_HEADER_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING, display_order = 4)]
-    pub(super) header_timeout: Duration,
+    pub(crate) header_timeout: Duration,
     /// Maximum number of connections from one client (an address of IPv4, a /64 of IPv6) to each address; further ones are
     /// closed [default: a tenth of --max-connections]
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_CLIENT", value_parser = parse_permits, help_heading = LIMITS_HEADING, display_order = 10)]
@@ -140,11 +140,6 @@ impl ConnectionLimits {
         self
     }
 
-    /// See [`with_header_timeout`](Self::with_header_timeout).
-    pub const fn header_timeout(&self) -> Duration {
-        self.header_timeout
-    }
-
     /// See [`with_write_timeout`](Self::with_write_timeout).
     pub const fn write_timeout(&self) -> Duration {
         self.write_timeout
@@ -153,16 +148,6 @@ impl ConnectionLimits {
     /// See [`with_min_rate`](Self::with_min_rate).
     pub const fn min_rate(&self) -> u64 {
         self.min_rate
-    }
-
-    /// See [`with_drain_timeout`](Self::with_drain_timeout).
-    pub const fn drain_timeout(&self) -> Duration {
-        self.drain_timeout
-    }
-
-    /// See [`with_max_header_bytes`](Self::with_max_header_bytes).
-    pub const fn max_header_bytes(&self) -> usize {
-        self.max_header_bytes
     }
 
     /// See [`with_max_connections`](Self::with_max_connections).

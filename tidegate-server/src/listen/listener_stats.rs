@@ -2,8 +2,10 @@
 //! and in the log.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use tidegate::sync::Mutex;
 
 /// Counters of one listener.
 #[derive(Debug, Default)]
@@ -115,13 +117,13 @@ impl ListenerStats {
 
     /// Counts an accept that failed, and keeps the reason for the log.
     pub(super) fn count_accept_error(&self, error: &io::Error) {
-        *self.last_accept_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        *self.last_accept_error.lock() = Some(error.to_string());
         self.count(Bound::Accept);
     }
 
     /// Why the last accept that failed did.
     pub(crate) fn last_accept_error(&self) -> String {
-        self.last_accept_error.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+        self.last_accept_error.lock().clone().unwrap_or_default()
     }
 
     /// Counts one in a gauge until the guard is dropped.

@@ -11,15 +11,16 @@ pub(crate) mod untrusted_forwarded;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Metric, Registry};
-use tidegate::spi::{Observer, Plan, Role};
-use tidegate::{CheckResult, Clock, Decision, StoreError, StoreErrorKind, SystemClock, Timestamp};
+use tidegate::spi::{CheckResult, Observer, Plan, Role};
+use tidegate::sync::RwLock;
+use tidegate::{Clock, Decision, StoreError, StoreErrorKind, SystemClock, Timestamp};
 use tidegate_rules::RuleFile;
 
 use self::histogram::Histogram;
@@ -173,7 +174,7 @@ impl Metrics {
     pub(crate) fn follow(&self, file: &RuleFile) {
         self.door_gaps.follow(file);
         let types = file.per_by_rule().map(|(rule, names)| (rule.to_owned(), subject_type(&names))).collect();
-        *self.subject_types.write().unwrap_or_else(PoisonError::into_inner) = types;
+        *self.subject_types.write() = types;
         self.rule_counters.clear();
     }
 
@@ -274,7 +275,7 @@ impl Metrics {
     }
 
     fn rejected(&self, rule: String, reason: &'static str) -> Counter {
-        let types = self.subject_types.read().unwrap_or_else(PoisonError::into_inner);
+        let types = self.subject_types.read();
         // A name that is not in the rule file is that of a limit in Envoy's configuration.
         let subject_type = types.get(&rule).map_or("descriptor", String::as_str).to_owned();
         self.rejected.get_or_create(&RejectedLabels { rule, subject_type, reason }).clone()

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use tidegate::spi::Namespace;
 use tidegate::spi::{DEFAULT_MAX_KEYS, Journal};
-use tidegate::{Namespace, StoreError, Timer};
+use tidegate::{StoreError, Timer};
 use tidegate_redis::RedisOptions;
 use tokio::task::JoinHandle;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate::spi::{Check, Gate, Plan, Store, Subject};
 use tidegate::{Limit, Limiter, OnFailure, Rate, Rule, StoreError, StoreErrorKind};
 
-use super::{GrantIdentity, TokenKind};
+use super::{GrantIdentity, GrantTokenKind};
 
 /// The owner of the buckets. No rule has a name with a space in it.
 const OWNER: &str = "grant ended";
@@ -18,23 +18,23 @@ const OWNER: &str = "grant ended";
 /// Ends a grant for tokens of this kind. Returns whether it had not ended before. It is remembered for `retention`.
 pub(super) async fn end<S: Store>(
     limiter: &Limiter<S>,
-    kind: TokenKind,
+    kind: GrantTokenKind,
     identity: GrantIdentity,
     retention: Duration,
 ) -> Result<bool, StoreError> {
     let gate = gate(retention)?;
-    Ok(limiter.check_plan(&plan(&gate, kind, identity)?).await?.is_allowed())
+    Ok(limiter.plans().check(&plan(&gate, kind, identity)?).await?.is_allowed())
 }
 
 /// Whether a grant has ended for tokens of this kind.
 pub(super) async fn has_ended<S: Store>(
     limiter: &Limiter<S>,
-    kind: TokenKind,
+    kind: GrantTokenKind,
     identity: GrantIdentity,
     retention: Duration,
 ) -> Result<bool, StoreError> {
     let gate = gate(retention)?;
-    Ok(!limiter.check_plan(&plan(&gate, kind, identity)?.with_peek()).await?.is_allowed())
+    Ok(!limiter.plans().check(&plan(&gate, kind, identity)?.with_peek()).await?.is_allowed())
 }
 
 fn gate(retention: Duration) -> Result<Gate, StoreError> {
@@ -45,7 +45,7 @@ fn gate(retention: Duration) -> Result<Gate, StoreError> {
     Ok(Gate::new(rule, "", limit))
 }
 
-fn plan(gate: &Gate, kind: TokenKind, identity: GrantIdentity) -> Result<Plan<'_>, StoreError> {
+fn plan(gate: &Gate, kind: GrantTokenKind, identity: GrantIdentity) -> Result<Plan<'_>, StoreError> {
     // Two bits are enough for the kinds.
     let number = identity.number << 2 | u64::from(kind as u8);
     let subject = Subject::from_hash(u128::from(identity.instance) << 64 | u128::from(number));

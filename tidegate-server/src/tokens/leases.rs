@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
+use tidegate::grants::{GrantError, GrantKind, GrantPart, Retake};
 use tidegate::spi::Store;
-use tidegate::{Ending, Grant, GrantError, GrantKind, GrantPart, Limiter, Retake, StoreError, Timestamp};
+use tidegate::{Ending, Grant, Limiter, StoreError, Timestamp};
 
-use super::{GrantIdentity, GrantTokens, TokenContent, TokenKind, TokenProblem, ended_grants};
+use super::{GrantIdentity, GrantTokenKind, GrantTokens, TokenContent, TokenProblem, ended_grants};
 
 /// A lease counts as ended for this many of its lengths. More than one, since the clocks of instances differ.
 const ENDED_FOR_LEASES: u32 = 2;
@@ -52,7 +53,7 @@ impl GrantTokens {
         let age = if waited { delay.min(length / 3) } else { Duration::ZERO };
         let micros = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         let confirmed = Timestamp::from_micros(now.as_micros().saturating_sub(micros));
-        let id = self.issue(TokenKind::Lease, confirmed, identity, slots)?;
+        let id = self.issue(GrantTokenKind::Lease, confirmed, identity, slots)?;
         Some(IssuedLease { id, expires_in: length.saturating_sub(age) })
     }
 
@@ -89,8 +90,9 @@ impl GrantTokens {
         match renewed {
             Ok(()) => {
                 lease.grant.update_leases(limiter.rules());
-                let id =
-                    self.issue(TokenKind::Lease, now, lease.identity, &lease.grant).ok_or(LeaseProblem::Invalid)?;
+                let id = self
+                    .issue(GrantTokenKind::Lease, now, lease.identity, &lease.grant)
+                    .ok_or(LeaseProblem::Invalid)?;
                 Ok(IssuedLease { id, expires_in: current })
             }
             Err(error) => {
@@ -112,7 +114,7 @@ impl GrantTokens {
     }
 
     fn read_lease(&self, id: &str) -> Result<TokenContent, LeaseProblem> {
-        self.read(TokenKind::Lease, id).map_err(|problem| match problem {
+        self.read(GrantTokenKind::Lease, id).map_err(|problem| match problem {
             TokenProblem::Invalid => LeaseProblem::Invalid,
             // Its slots run out.
             TokenProblem::OtherVersion => LeaseProblem::NotHeld,
@@ -129,7 +131,7 @@ impl TokenContent {
 
     async fn has_ended<S: Store>(&self, limiter: &Limiter<S>, lease: Duration) -> Result<bool, StoreError> {
         let retention = lease.saturating_mul(ENDED_FOR_LEASES);
-        ended_grants::has_ended(limiter, TokenKind::Lease, self.identity, retention).await
+        ended_grants::has_ended(limiter, GrantTokenKind::Lease, self.identity, retention).await
     }
 }
 
@@ -139,7 +141,7 @@ pub(super) async fn end_lease<S: Store>(limiter: &Limiter<S>, content: &TokenCon
     let Some(lease) = stored.filter_map(GrantPart::duration).min() else { return };
     let retention = lease.saturating_mul(ENDED_FOR_LEASES);
     // A store that is out of memory cannot keep it, but can release the slot. Then a late renewal may take it for one more lease.
-    let _ = ended_grants::end(limiter, TokenKind::Lease, content.identity, retention).await;
+    let _ = ended_grants::end(limiter, GrantTokenKind::Lease, content.identity, retention).await;
 }
 
 impl From<GrantError> for LeaseProblem {

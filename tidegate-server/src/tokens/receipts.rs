@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use tidegate::grants::GrantError;
 use tidegate::spi::Store;
-use tidegate::{Clock, Ending, Grant, GrantError, Limiter, StoreError, StoreErrorKind};
+use tidegate::{Clock, Ending, Grant, Limiter, StoreError, StoreErrorKind};
 
-use super::{GrantIdentity, GrantTokens, TokenKind, TokenProblem, ended_grants, leases};
+use super::{GrantIdentity, GrantTokenKind, GrantTokens, TokenProblem, ended_grants, leases};
 
 /// The time in which a receipt can be refunded.
 const RECEIPT_VALIDITY: Duration = Duration::from_hours(1);
@@ -28,7 +29,7 @@ pub(crate) enum RefundOutcome {
 impl GrantTokens {
     /// The receipt of a grant, or none without a key.
     pub(crate) fn receipt(&self, grant: &Grant, identity: GrantIdentity) -> Option<String> {
-        self.issue(TokenKind::Receipt, self.clock.now(), identity, grant)
+        self.issue(GrantTokenKind::Receipt, self.clock.now(), identity, grant)
     }
 
     /// Returns the cost of a receipt, once.
@@ -37,7 +38,7 @@ impl GrantTokens {
         limiter: &Limiter<S>,
         receipt: &str,
     ) -> Result<RefundOutcome, StoreError> {
-        let mut content = match self.read(TokenKind::Receipt, receipt) {
+        let mut content = match self.read(GrantTokenKind::Receipt, receipt) {
             Ok(content) => content,
             Err(TokenProblem::OtherVersion) => return Ok(RefundOutcome::TooOld),
             Err(TokenProblem::Invalid) => return Ok(RefundOutcome::Unknown),
@@ -47,7 +48,7 @@ impl GrantTokens {
         if now.since(written) > RECEIPT_VALIDITY || written.since(now) > RECEIPT_VALIDITY {
             return Ok(RefundOutcome::TooOld);
         }
-        if !ended_grants::end(limiter, TokenKind::Receipt, content.identity, REPLAY_RETENTION).await? {
+        if !ended_grants::end(limiter, GrantTokenKind::Receipt, content.identity, REPLAY_RETENTION).await? {
             return Ok(RefundOutcome::AlreadyRefunded);
         }
         leases::end_lease(limiter, &content).await;

@@ -4,9 +4,10 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use tidegate::{Grant, GrantError, Timestamp};
+use tidegate::grants::GrantError;
+use tidegate::{Grant, Timestamp};
 
-use super::{GrantIdentity, GrantTokens, TokenKind, TokenProblem};
+use super::{GrantIdentity, GrantTokenKind, GrantTokens, TokenProblem};
 use crate::observe::metrics::OutcomeLabel;
 
 /// Why a call was refused.
@@ -43,12 +44,12 @@ pub(crate) enum ReservationOutcome {
 impl GrantTokens {
     /// The id of what is reserved, or none without a key.
     pub(crate) fn reservation(&self, reserved: &Grant) -> Option<String> {
-        self.issue(TokenKind::Reservation, Timestamp::from_micros(0), GrantIdentity::default(), reserved)
+        self.issue(GrantTokenKind::Reservation, Timestamp::from_micros(0), GrantIdentity::default(), reserved)
     }
 
     /// What an id has reserved.
     pub(crate) fn read_reservation(&self, id: &str) -> Result<Grant, ReservationProblem> {
-        let content = self.read(TokenKind::Reservation, id).map_err(|problem| match problem {
+        let content = self.read(GrantTokenKind::Reservation, id).map_err(|problem| match problem {
             TokenProblem::Invalid => ReservationProblem::Invalid,
             // What it holds runs out.
             TokenProblem::OtherVersion => ReservationProblem::Refused(GrantError::NotHeld),

@@ -14,8 +14,9 @@
 //! the current one.
 
 use super::{CLOCK_MARGIN_MICROS, Calendar, DecidedTake, Op, OpResult, Outcome, Take};
+use crate::Timestamp;
 use crate::limit::{LimitError, whole_micros};
-use crate::{Timestamp, Window};
+use crate::limits::Window;
 use std::time::Duration;
 
 /// The parameters of a fixed window.

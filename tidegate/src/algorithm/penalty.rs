@@ -50,12 +50,12 @@ pub(super) const MAX_STRIKES: u64 = 900;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::Penalty;
+/// use tidegate::limits::Penalty;
 ///
 /// let penalty = Penalty::new(3, Duration::from_secs(60), 2, Duration::from_secs(3600))?;
 /// let blocks = [1, 2, 3, 4, 5, 9].map(|strike| penalty.block_after(strike).as_secs());
 /// assert_eq!(blocks, [0, 0, 60, 120, 240, 3600]);
-/// # Ok::<(), tidegate::LimitError>(())
+/// # Ok::<(), tidegate::limits::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Penalty {

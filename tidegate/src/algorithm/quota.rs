@@ -31,10 +31,11 @@
 use std::time::Duration;
 
 use super::{DecidedTake, Op, OpResult, Outcome, Take, TakePosition};
+use crate::Timestamp;
 use crate::ledger::QuotaChange;
 use crate::limit::{LimitError, MAX_AMOUNT, MAX_WINDOW_MICROS};
+use crate::limits::Periods;
 use crate::periods::until;
-use crate::{Periods, Timestamp};
 
 /// How many periods one calendar may be ahead of another. Local times are up to 26 hours apart, so dates up to two days, and so are months
 /// which begin on the first and on the last day.

@@ -183,7 +183,7 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Window;
+    use crate::limits::Window;
 
     #[test]
     fn only_a_token_bucket_counts_refunds() {

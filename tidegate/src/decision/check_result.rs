@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use crate::Network;
 use crate::algorithm::{Calendar, Outcome, TakePosition};
 use crate::http::ErrorFormat;
 use crate::limit::Algorithm;
+use crate::limits::Window;
 use crate::plan::{Check, Plan, Role};
 use crate::spi::{CheckVerdict, Subject};
-use crate::{Network, Window};
 
 /// The result of one check, with its rule, limit and subject.
 #[derive(Clone, Debug)]
@@ -64,7 +65,7 @@ impl CheckResult {
             anonymous: check.is_anonymous(),
             network: check.network(),
             overflowed: result.overflowed,
-            local: result.unstored,
+            local: result.stateless,
             share: false,
             skipped: result.skipped,
             position: result.position,

@@ -10,9 +10,10 @@ use crate::key::{Key, KeyStem};
 use crate::ledger::{
     AccountKey, EntryId, GateState, Journal, Outbox, OutboxBatch, OutboxEntry, OutboxPosition, entry_for_change,
 };
+use crate::limits::Periods;
 use crate::plan::{Check, Plan};
 use crate::store::{Adjustment, StoreError, StoreErrorKind};
-use crate::{Limit, Periods, Timestamp};
+use crate::{Limit, Timestamp};
 
 /// The states of quotas that the ledger rebuilds are kept for so much longer: their time zones are not known, and up to 26 hours apart.
 const ZONE_MARGIN_MICROS: u64 = 26 * 3_600_000_000;

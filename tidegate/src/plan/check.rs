@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::{Gate, Role};
 use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
+use crate::rules::OnOverload;
 use crate::spi::Subject;
-use crate::{Network, OnFailure, OnOverload, StoreError, StoreErrorKind, Timestamp};
+use crate::{Network, OnFailure, StoreError, StoreErrorKind, Timestamp};
 
 /// A cost that no limit admits. Larger costs saturate at it.
 const IMPOSSIBLE_COST: u64 = MAX_AMOUNT + 1;
@@ -70,7 +71,7 @@ impl<'r> Check<'r> {
         self.security
     }
 
-    /// Whether the actual cost is the [token usage](crate::UsageKind) of a language model, for this rule or one that shares the check.
+    /// Whether the actual cost is the [token usage](crate::rules::UsageKind) of a language model, for this rule or one that shares the check.
     pub const fn settles_by_usage(&self) -> bool {
         self.usage
     }

@@ -7,7 +7,8 @@ use smol_str::SmolStr;
 
 use crate::algorithm::Calendar;
 use crate::key::KeyStem;
-use crate::{LedgerMode, Limit, Rule, RuleMode};
+use crate::rules::LedgerMode;
+use crate::{Limit, Rule, RuleMode};
 
 /// How a check counts in its plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -81,8 +81,9 @@ impl RuleSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spi::BodyNeed;
-    use crate::{Limit, OnMissing, Rate, RequestProblemKind, RuleMode};
+    use crate::rules::OnMissing;
+    use crate::spi::{BodyNeed, RequestProblemKind};
+    use crate::{Limit, Rate, RuleMode};
 
     fn rules() -> RuleSet {
         let limit = Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap();

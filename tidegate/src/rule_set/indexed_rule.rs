@@ -10,9 +10,9 @@ use crate::attributes::{BODY, IP, TENANT};
 use crate::key::{Key, KeyStem};
 use crate::plan::{Check, CountedSubject, Gate, Plan};
 use crate::rule::{PartitionBy, Rule, RuleMode};
-use crate::spi::{BodyNeed, BodyUse, Subject};
+use crate::spi::{BodyNeed, BodyUse, RequestProblemKind, Subject};
 use crate::subject::SubjectHasher;
-use crate::{Limit, Network, OnFailure, Request, RequestProblemKind, Secret};
+use crate::{Limit, Network, OnFailure, Request, Secret};
 
 /// A rule with everything precomputed that does not depend on the request.
 #[derive(Clone, Debug)]

@@ -66,7 +66,8 @@ impl RuleSet {
 mod tests {
     use super::*;
     use crate::attributes::EscapedSlashes;
-    use crate::{Limit, Limiter, MemoryStore, Rate, RequestProblem, RequestProblemKind, Rule};
+    use crate::spi::RequestProblemKind;
+    use crate::{Limit, Limiter, MemoryStore, Rate, RequestProblem, Rule};
 
     /// A path with more than four readings.
     const AMBIGUOUS: &str = "/a;b%2Fc\\d";

@@ -3,7 +3,8 @@
 use super::RuleSet;
 use crate::plan::Plan;
 use crate::rule::RuleMode;
-use crate::{Request, RequestProblem, RequestProblemKind};
+use crate::spi::RequestProblemKind;
+use crate::{Request, RequestProblem};
 
 impl RuleSet {
     /// The plan of a request with a problem with the value of `name`: a refusal in the last format of the rules that apply.

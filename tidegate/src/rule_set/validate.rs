@@ -7,8 +7,9 @@ use smol_str::SmolStr;
 
 use super::{MAX_NAME_BYTES, SubjectAttributes};
 use crate::limit::MAX_AMOUNT;
+use crate::limits::Algorithm;
 use crate::rule::{NamedLimits, Rule};
-use crate::{Algorithm, Limit, OnFailure};
+use crate::{Limit, OnFailure};
 
 /// Validates `rule` by itself and together with the rules before it. Returns what it counts by, or what to change.
 pub(super) fn check(

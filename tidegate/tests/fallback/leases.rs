@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::{
-    Ending, GrantError, Limit, Limiter, ManualClock, OnFailure, Request, Retake, Rule, StoreError, StoreErrorKind,
-};
+use tidegate::grants::{GrantError, Retake};
+use tidegate::{Ending, Limit, Limiter, ManualClock, OnFailure, Request, Rule, StoreError, StoreErrorKind};
 
 use crate::fallback::store::{SwitchableStore, limiter, passed, poll_once};
 
@@ -71,7 +70,7 @@ fn slots_of_a_decision_that_may_have_been_applied_are_released() {
     let limiter = limiter(&store, &clock, [exports(5)]);
     let plan = limiter.plan(&Request::new(""));
     store.memory.decide_now(&plan);
-    let decision = poll_once(limiter.check_plan(&plan)).unwrap();
+    let decision = poll_once(limiter.plans().check(&plan)).unwrap();
     assert!(decision.is_allowed() && decision.degraded().is_some());
     store.fails.store(false, Ordering::Relaxed);
     assert_eq!(left(&limiter), Some(5));

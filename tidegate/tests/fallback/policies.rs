@@ -168,7 +168,7 @@ fn an_open_member_passes_its_own_group_and_no_other() {
             let gates = [Gate::for_rule("local", bucket(2)), Gate::new(open, "", bucket(2))];
             let gates: Vec<Gate> = gates.into_iter().zip(roles).map(|(gate, role)| gate.with_role(role)).collect();
             let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
-            let allowed = (0..20).filter(|_| poll_once(limiter.check_plan(&plan)).unwrap().is_allowed());
+            let allowed = (0..20).filter(|_| poll_once(limiter.plans().check(&plan)).unwrap().is_allowed());
             assert_eq!(allowed.count(), expected, "{roles:?} {policy:?}");
         }
     }
@@ -280,7 +280,7 @@ fn the_shares_of_all_instances_do_not_exceed_the_limit() {
         let limits = [
             Limit::token_bucket(amount.min(1 << 34), rate).unwrap(),
             Limit::fixed_window(amount, window).unwrap(),
-            Limit::fixed_window(amount, tidegate::Window::MONTH).unwrap(),
+            Limit::fixed_window(amount, tidegate::limits::Window::MONTH).unwrap(),
             Limit::sliding_log(amount.min(65_535), window).unwrap(),
             Limit::sliding_window(amount, window, 6).unwrap(),
             Limit::leaky_bucket(rate, amount.min(1 << 34)).unwrap(),
@@ -316,9 +316,10 @@ fn merged_requests_consume_one_unit_each_of_a_static_limit() {
         Rule::new("api", bucket(99)).with_per(["user"]).with_on_failure(OnFailure::Static).with_static_limit(bucket(5));
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
     let (ann, bob) = (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
-    let three = || limiter.plan(&ann).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
-    assert!(poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
-    assert!(!poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
+    let nothing = Plan::new([]).unwrap();
+    let three = || nothing.clone().merge(&limiter.plan(&ann)).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
+    assert!(poll_once(limiter.plans().check(&three())).unwrap().is_allowed());
+    assert!(!poll_once(limiter.plans().check(&three())).unwrap().is_allowed());
     assert_eq!(passed(&limiter, &ann, 5), Some(2));
 }
 

@@ -58,5 +58,5 @@ fn merged_plans_leave_out_shadow_checks_with_all_their_parts() {
     let twice = plan("bob").merge(&plan("bob"));
     let merged = plan("ann").merge(&twice);
     assert_eq!((merged.checks().len(), merged.skipped_shadow().len()), (MAX_SHADOW_CHECKS, 35));
-    assert!(limiter.check_plan_now(&merged).is_allowed());
+    assert!(limiter.plans().check_now(&merged).is_allowed());
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::algorithm::{self, Op, StateView, StoredState, Take};
-use tidegate::{Limit, Period, Periods, Rate, Timestamp};
+use tidegate::{Limit, Rate, Timestamp};
 
 use super::{START_MICROS, Subject, after, limit, requests};
 

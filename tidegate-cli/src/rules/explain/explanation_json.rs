@@ -1,7 +1,8 @@
 //! `ExplanationJson`: an explanation as JSON. The field names are public: fields may be added, not renamed.
 
 use serde::Serialize;
-use tidegate::{RuleMode, UsageKind};
+use tidegate::RuleMode;
+use tidegate::rules::UsageKind;
 use tidegate_rule_tools::{
     ClaimUse, Explanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint,
 };

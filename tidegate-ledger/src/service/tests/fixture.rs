@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use sqlx::{Connection, SqliteConnection};
 use tempfile::TempDir;
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::LedgerMode;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
     AccountKey, EntryId, EntryKind, GateState, Outbox, OutboxBatch, OutboxEntry, OutboxPosition, PARTITIONS, Store,
     UnconfirmedEntry,
 };
 use tidegate::{
-    LedgerMode, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Request, Rule, RuleSet, StoreError,
-    StoreErrorKind, Timestamp,
+    Limit, Limiter, ManualClock, MemoryStore, Request, Rule, RuleSet, StoreError, StoreErrorKind, Timestamp,
 };
 use tokio::sync::Semaphore;
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use tidegate::StoreErrorKind;
-use tidegate::spi::LedgerStage;
-use tidegate::spi::{EntryId, Outbox};
+use tidegate::spi::{EntryId, LedgerStage, Outbox};
 
 use super::super::LedgerService;
 use super::fixture::{Fixture, TestStore, account, all_of, only, until};

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::spi::{Check, Plan};
-use tidegate::{CheckResult, Decision, Limit, Limiter, OnFailure, OutstandingReservations, StoreError};
+use tidegate::grants::OutstandingReservations;
+use tidegate::spi::{Check, CheckResult, Plan};
+use tidegate::{Decision, Limit, Limiter, OnFailure, StoreError};
 
 use crate::doors::check::check_response::CheckResponse;
 use crate::engine::instrumented_store::InstrumentedStore;
@@ -66,7 +67,7 @@ impl Buckets {
         plan: &Plan<'_>,
         matching: &BTreeSet<&str>,
     ) -> Result<(), StoreError> {
-        let (decision, reserved) = (peek(limiter, plan).await?, limiter.outstanding_plan(plan).await?);
+        let (decision, reserved) = (peek(limiter, plan).await?, limiter.plans().outstanding(plan).await?);
         let mut answer = serde_json::to_value(CheckResponse::new(&decision)).unwrap_or_default();
         let Some(Value::Array(checks)) = answer.get_mut("checks").map(Value::take) else { return Ok(()) };
         for (json, (result, check)) in checks.into_iter().zip(decision.checks().iter().zip(plan.checks())) {
@@ -142,5 +143,5 @@ impl BucketKind {
 /// The state of a plan in the store. Without the store there is no answer: a decision of this instance alone would say nothing about
 /// the subject.
 pub(super) async fn peek(limiter: &Limiter<InstrumentedStore>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
-    limiter.check_plan(&plan.clone().with_peek().with_observed(false).with_on_failure(OnFailure::Closed)).await
+    limiter.plans().check(&plan.clone().with_peek().with_observed(false).with_on_failure(OnFailure::Closed)).await
 }

@@ -1,7 +1,8 @@
 //! The accounts of a subject in the ledger, and resetting them.
 
+use tidegate::limits::Periods;
 use tidegate::spi::{AccountKey, Check, Key, Outbox, Plan};
-use tidegate::{Clock, Limit, Periods, SystemClock};
+use tidegate::{Clock, Limit, SystemClock};
 use tidegate_ledger::{Correction, LedgerService, PendingRepair, Posted, ServiceError};
 
 use super::UsageError;
@@ -152,8 +153,9 @@ mod tests {
     use std::sync::Arc;
 
     use axum::response::IntoResponse;
+    use tidegate::limits::Period;
     use tidegate::spi::{EntryId, EntryKind, OutboxEntry, Subject};
-    use tidegate::{MemoryStore, Period, StoreError, StoreErrorKind, Timestamp};
+    use tidegate::{MemoryStore, StoreError, StoreErrorKind, Timestamp};
     use tidegate_ledger::{JournalFile, Ledger, ServiceOptions};
 
     use super::*;

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use tidegate::{Period, Periods, Timestamp};
+use tidegate::Timestamp;
+use tidegate::limits::{Period, Periods};
 use tidegate_ledger::{LedgerEntry, UsageRow, period_bounds};
 use tidegate_rules::RuleFile;
 

@@ -3,7 +3,8 @@
 //! The index of a period means the same date in all time zones, so texts of periods are those of the calendar in UTC.
 
 use jiff::civil::{Date, DateTime, date};
-use tidegate::{Period, Periods, Timestamp};
+use tidegate::Timestamp;
+use tidegate::limits::{Period, Periods};
 pub(crate) use tidegate_ledger::period_text;
 
 /// The index of the period with this [text](period_text). `None` if it is that of no period of this length: the day 2026-03-01 and the

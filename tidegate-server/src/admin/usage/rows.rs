@@ -8,7 +8,8 @@ use axum::extract::rejection::QueryRejection;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use serde_json::{Value, json};
-use tidegate::{Clock, Period, Periods, SystemClock, Timestamp};
+use tidegate::limits::{Period, Periods};
+use tidegate::{Clock, SystemClock, Timestamp};
 use tidegate_ledger::{PeriodPoint, UsageQuery, UsageRow, time_text};
 use tidegate_rules::RuleFile;
 

@@ -1,8 +1,9 @@
 //! `Selection`: which accounts and periods a call is about, from a query or from a JSON body.
 
 use serde::Deserialize;
+use tidegate::Limiter;
+use tidegate::limits::Period;
 use tidegate::spi::{Plan, Subject};
-use tidegate::{Limiter, Period};
 use tidegate_rules::RuleFile;
 
 use super::UsageError;

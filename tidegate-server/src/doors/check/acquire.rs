@@ -27,7 +27,7 @@ use crate::command::duration_text::whole_millis;
 use crate::engine::Engine;
 use crate::engine::instrumented_store::InstrumentedStore;
 use crate::serve::stopped;
-use crate::tokens::TokenKind;
+use crate::tokens::GrantTokenKind;
 use crate::tokens::leases::LeaseAge;
 
 /// The path of calls that may wait.
@@ -57,12 +57,12 @@ async fn acquire(
         reservation.release();
     }
     if plan.lease_owner().is_some() {
-        engine.tokens().require(TokenKind::Lease)?;
+        engine.tokens().require(GrantTokenKind::Lease)?;
     }
     let max_wait = max_wait.map_or(engine.waiting().max_wait(), |asked| asked.min(engine.waiting().max_wait()));
     let Ok(place) = engine.waiting().enter(&plan, limiter.rules()) else { return Ok(too_many_waiting()) };
     let (timer, begun) = (engine.timer(), engine.timer().now());
-    let mut caller = Caller { timer, arrival: limiter.arrive(), begun, max_wait, changes, stopping };
+    let mut caller = Caller { timer, arrival: limiter.plans().arrive(), begun, max_wait, changes, stopping };
     let mut end = caller.wait(&limiter, plan).await;
     while let (WaitEnd::RulesChanged, Some(body)) = (&end, &small_body) {
         limiter = engine.limiter();
@@ -110,7 +110,7 @@ fn plan_again<'l>(
     let call = AcquireCall::from_json(body)?;
     let plan = uncounted_plan(engine, limiter, &call.check)?;
     if plan.lease_owner().is_some() {
-        engine.tokens().require(TokenKind::Lease)?;
+        engine.tokens().require(GrantTokenKind::Lease)?;
     }
     Ok(plan)
 }
@@ -144,7 +144,7 @@ impl Caller<'_> {
         };
         tokio::select! {
             biased;
-            result = limiter.acquire_plan_until(plan, self.arrival, left, self.timer, changed) => {
+            result = limiter.plans().acquire(plan, self.arrival, left, self.timer, changed) => {
                 result.transpose().map_or(WaitEnd::RulesChanged, WaitEnd::Decided)
             }
             () = stopped(self.stopping.clone()) => WaitEnd::Stopped,

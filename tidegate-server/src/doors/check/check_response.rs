@@ -1,8 +1,8 @@
 //! `CheckResponse`: a decision as JSON, the body of `POST /v1/check`. Subjects appear as hashes only. Pure.
 
 use serde::Serialize;
-use tidegate::spi::Role;
-use tidegate::{CheckResult, Decision, StoreErrorKind};
+use tidegate::spi::{CheckResult, Role};
+use tidegate::{Decision, StoreErrorKind};
 
 use crate::command::duration_text::whole_millis;
 
@@ -103,7 +103,8 @@ impl<'d> CheckJson<'d> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{Limit, Limiter, MemoryStore, Period, Periods, Request, Rule, RuleSet};
+    use tidegate::limits::{Period, Periods};
+    use tidegate::{Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
 
     use super::*;
 

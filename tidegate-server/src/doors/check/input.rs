@@ -68,7 +68,7 @@ pub(crate) enum ActualCost {
 }
 
 /// A call of `/v1/check/batch`.
-pub(crate) struct BatchCall {
+pub(crate) struct BatchCheckCall {
     pub(crate) checks: Vec<CheckCall>,
     pub(crate) atomic: bool,
     /// Whether the response to an atomic batch has a receipt.
@@ -271,7 +271,7 @@ pub(crate) fn reservation_id(body: &[u8]) -> Result<String, BadRequest> {
     parse(body).map(|body: ReleaseBody| body.id)
 }
 
-impl BatchCall {
+impl BatchCheckCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
         let calls: BatchBody = parse(body)?;
         let checks: Result<Vec<_>, _> = calls.checks.0.into_iter().map(CheckCall::from_body).collect();

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::calls::json_body::JsonBody;
 use crate::engine::Engine;
-use crate::tokens::TokenKind;
+use crate::tokens::GrantTokenKind;
 use crate::tokens::leases::{IssuedLease, LeaseAge, LeaseProblem};
 
 /// An id in a path, unless it is not text.
@@ -24,12 +24,12 @@ type LeaseIdPath = Result<Path<String>, PathRejection>;
 pub(super) async fn take(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let call = CheckCall::for_lease(&body)?;
     require_receipts(&engine, call.receipt)?;
-    engine.tokens().require(TokenKind::Lease)?;
+    engine.tokens().require(GrantTokenKind::Lease)?;
     let limiter = engine.limiter();
     let plan = plan(&engine, &limiter, &call)?;
     let parts =
         AnswerParts { receipt: call.receipt, lease: Some(LeaseAge { now: engine.timer().now(), waited: false }) };
-    Ok(into_response(decision_json(&engine, &limiter, parts, limiter.check_plan(&plan).await)))
+    Ok(into_response(decision_json(&engine, &limiter, parts, limiter.plans().check(&plan).await)))
 }
 
 /// Holds the slots for another lease, from now on.

@@ -9,7 +9,8 @@ use axum::routing::post;
 use axum::{Json, Router};
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate::{Costs, Ending, GrantError, GrantKind, Limiter, OutstandingReservations};
+use tidegate::grants::{Costs, GrantError, GrantKind, OutstandingReservations};
+use tidegate::{Ending, Limiter};
 
 use super::check_response::CheckResponse;
 use super::input::{ActualCost, CheckCall, CommitCall, ReserveCall};
@@ -17,7 +18,7 @@ use super::{BadRequest, plan, rejected, unavailable, uncounted_plan};
 use crate::calls::json_body::JsonBody;
 use crate::engine::Engine;
 use crate::engine::instrumented_store::InstrumentedStore;
-use crate::tokens::TokenKind;
+use crate::tokens::GrantTokenKind;
 use crate::tokens::reservations::{ReservationOutcome, ReservationProblem};
 
 pub(super) fn router(engine: Arc<Engine>) -> Router {
@@ -32,10 +33,10 @@ pub(super) fn router(engine: Arc<Engine>) -> Router {
 /// Decides one request, and holds its cost until it is committed, released or has run out.
 async fn reserve(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let ReserveCall { check, idempotency_key } = ReserveCall::from_json(&body)?;
-    engine.tokens().require(TokenKind::Reservation)?;
+    engine.tokens().require(GrantTokenKind::Reservation)?;
     let limiter = engine.limiter();
     let plan = plan(&engine, &limiter, &check)?;
-    let mut decision = match limiter.reserve_plan(plan, Some(&idempotency_key)).await {
+    let mut decision = match limiter.plans().reserve(plan, Some(&idempotency_key)).await {
         Ok(decision) => decision,
         Err(error) => return Ok(refused(&engine, &limiter, &error.into())),
     };
@@ -89,7 +90,7 @@ async fn outstanding(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody
     let call = CheckCall::for_listing(&body)?;
     let limiter = engine.limiter();
     let plan = uncounted_plan(&engine, &limiter, &call)?;
-    Ok(match limiter.outstanding_plan(&plan).await {
+    Ok(match limiter.plans().outstanding(&plan).await {
         Ok(list) => {
             Json(json!({ "outstanding": list.iter().map(outstanding_json).collect::<Vec<_>>() })).into_response()
         }

@@ -4,55 +4,34 @@ mod acquire;
 mod leases;
 mod quotas;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::{Body, to_bytes};
-use clap::Parser;
-use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use tidegate::http::{ErrorFormat, HeaderPolicy};
-use tidegate::{Limit, ManualClock, MemoryStore, OnFailure, Rule, RuleSet, Timestamp, UsageKind};
-use tidegate_redis::RedisOptions;
-use tidegate_rules::RuleFile;
-use tokio::sync::watch;
-use tower::ServiceExt as _;
+use tidegate::rules::UsageKind;
+use tidegate::{Limit, ManualClock, MemoryStore, OnFailure, Rule, RuleSet, Timestamp};
+use tidegate_redis::{RedisOptions, RedisStore};
 
-use crate::args::serve_args::ServeArgs;
-use crate::calls::browser_guard::BrowserGuard;
+use super::in_process::CheckApi;
 use crate::engine::Engine;
-use crate::store::{AnyStore, StoreProbe, StoreUrl};
+use crate::store::AnyStore;
 
 const LEASE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 const MICROSECOND: Duration = Duration::from_micros(1);
-/// A microsecond less than the lease.
-const ALMOST_LEASE: Duration = Duration::from_micros(29_999_999);
 const START: Timestamp = Timestamp::from_micros(1_790_000_400_000_000);
-
-#[derive(Parser)]
-struct Serve {
-    #[command(flatten)]
-    arguments: ServeArgs,
-}
 
 /// The check API of one instance.
 struct Api {
     engine: Arc<Engine>,
     clock: ManualClock,
-    router: Router,
-    stop: watch::Sender<bool>,
+    api: CheckApi,
 }
 
 /// A rule `exports` for the action of the same name.
 fn exports(max: u64) -> Rule {
     Rule::new("exports", Limit::concurrency(max, LEASE).unwrap()).with_action("exports").with_per(["tenant"])
-}
-
-fn arguments(line: &str) -> ServeArgs {
-    Serve::try_parse_from(line.split_whitespace()).map_or_else(|error| panic!("{error}"), |serve| serve.arguments)
 }
 
 impl Api {
@@ -67,37 +46,32 @@ impl Api {
         Self::on_store(line, rules, store, clock)
     }
 
+    /// An instance with a store that nothing listens at.
+    fn without_store(line: &str, rules: impl IntoIterator<Item = Rule>) -> Self {
+        let store = AnyStore::Redis(RedisStore::open("redis://127.0.0.1:1", RedisOptions::new()).unwrap());
+        Self::on_store(line, rules, store, ManualClock::starting_at(START))
+    }
+
     fn on_store(line: &str, rules: impl IntoIterator<Item = Rule>, store: AnyStore, clock: ManualClock) -> Self {
-        let file = RuleFile::parse("rules.yaml", "version: 1\nrules: []\n").unwrap();
-        let timer = Arc::new(clock.clone());
-        let engine = Engine::from_parts(&arguments(line), file, store, StoreProbe::default(), None, timer);
-        let engine = Arc::new(engine.unwrap_or_else(|_| panic!("{line}: the engine does not open")));
-        let (stop, stopping) = watch::channel(false);
-        let guard = BrowserGuard::new(SocketAddr::from(([127, 0, 0, 1], 8080)));
-        let router = super::router(Arc::clone(&engine), guard, stopping);
-        let api = Self { engine, clock, router, stop };
+        let api = CheckApi::start(line, store, Arc::new(clock.clone())).unwrap();
+        let api = Self { engine: Arc::clone(&api.engine), clock, api };
         api.set_rules(rules);
         api
     }
 
     /// Replaces the rules, as a reload does.
     fn set_rules(&self, rules: impl IntoIterator<Item = Rule>) {
-        let limiter = self.engine.limiter().with_rules(RuleSet::new(rules).unwrap());
-        self.engine.replace_limiter(limiter);
+        self.api.set_rules(RuleSet::new(rules).unwrap());
     }
 
-    async fn call(&self, method: Method, path: &str, body: &str) -> (u16, Value) {
-        let request = Request::builder().method(method).uri(path).header("host", "localhost");
-        let request = request.header("content-type", "application/json").body(Body::from(body.to_owned()));
-        let response = self.router.clone().oneshot(request.unwrap()).await.unwrap();
-        let status = response.status();
-        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
-        assert!(status != StatusCode::INTERNAL_SERVER_ERROR, "{path}");
-        (status.as_u16(), serde_json::from_slice(&body).unwrap_or(Value::Null))
+    async fn call(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let answer = self.api.call(method, path, body).await.unwrap();
+        assert_ne!(answer.0, 500, "{path}");
+        answer
     }
 
     async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        self.call(Method::POST, path, &body.to_string()).await
+        self.call("POST", path, &body.to_string()).await
     }
 
     /// Takes a slot, and returns the answer.
@@ -113,11 +87,11 @@ impl Api {
     }
 
     async fn renew(&self, id: &str) -> (u16, Value) {
-        self.call(Method::PUT, &format!("/v1/leases/{id}"), "").await
+        self.call("PUT", &format!("/v1/leases/{id}"), "").await
     }
 
     async fn release(&self, id: &str) -> (u16, Value) {
-        self.call(Method::DELETE, &format!("/v1/leases/{id}"), "").await
+        self.call("DELETE", &format!("/v1/leases/{id}"), "").await
     }
 
     /// How many slots are free.
@@ -141,10 +115,7 @@ fn error((status, body): (u16, Value)) -> (u16, String) {
 async fn the_answers_of_the_check_api_are_stable_json_whatever_the_rules_say() {
     let limit = Limit::fixed_window(1, Duration::from_mins(1)).unwrap();
     let rule = || Rule::new("tokens", limit).with_usage(UsageKind::Total).with_action("complete");
-    let url = StoreUrl::parse("redis://127.0.0.1:1").unwrap();
-    let store = AnyStore::from_url(&url, RedisOptions::new(), arguments("serve").store.memory_keys, None).unwrap();
-    let closed = rule().with_on_failure(OnFailure::Closed);
-    let failing = Api::on_store("serve", [closed], store, ManualClock::starting_at(START));
+    let failing = Api::without_store("serve", [rule().with_on_failure(OnFailure::Closed)]);
     let policy = HeaderPolicy::new().with_error_format(ErrorFormat::Problem);
     let call = json!({ "action": "complete" });
     let rules = failing.engine.limiter().rules().clone().with_header_policy(policy);

@@ -5,7 +5,7 @@
 //! quarters of them together.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tidegate::RuleSet;
 use tidegate::spi::{Check, Plan};
+use tidegate::sync::Mutex;
 
 use crate::args::LIMITS_HEADING;
 use crate::args::flag_values::{seconds, whole_number};
@@ -124,7 +125,7 @@ impl AcquireCalls {
         ids.sort_unstable();
         ids.dedup();
         let is_anonymous = plan.checks().iter().any(Check::is_anonymous);
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         if !counts.has_room(&ids, is_anonymous, self.bounds) {
             drop(counts);
             self.metrics.count(WaitOutcome::Refused);
@@ -143,10 +144,6 @@ impl AcquireCalls {
     /// The longest time that a caller waits.
     pub(crate) const fn max_wait(&self) -> Duration {
         self.bounds.max_wait
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -169,7 +166,7 @@ impl WaitingPlace {
 
 impl Drop for WaitingPlace {
     fn drop(&mut self) {
-        let mut counts = self.callers.lock();
+        let mut counts = self.callers.counts.lock();
         counts.total -= 1;
         counts.anonymous -= usize::from(self.is_anonymous);
         for id in &self.ids {
@@ -305,7 +302,7 @@ mod tests {
     #[test]
     fn unauthenticated_subjects_leave_a_quarter_of_the_places_to_others() {
         let limit = Limit::token_bucket(1, Rate::per_second(1).unwrap()).unwrap();
-        let rule = Rule::new("ip", limit).with_per(["ip"]).with_anonymous(tidegate::AnonymousBounds::default());
+        let rule = Rule::new("ip", limit).with_per(["ip"]).with_anonymous(tidegate::rules::AnonymousBounds::default());
         let flooded = Limiter::new(RuleSet::new([rule]).unwrap(), MemoryStore::new());
         let (limiter, callers) = (limiter(), callers());
         let addresses: Vec<String> = (0..100).map(|last| format!("203.0.113.{last}")).collect();
@@ -324,7 +321,7 @@ mod tests {
             let place = enter(&callers, &limiter, &request("ann", "x")).unwrap();
             place.end(WaitOutcome::Granted, Duration::ZERO);
         }
-        let counts = callers.lock();
+        let counts = callers.counts.lock();
         assert!(counts.total == 0 && counts.anonymous == 0 && counts.by_id.is_empty(), "{counts:?}");
     }
 }

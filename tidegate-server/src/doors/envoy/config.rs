@@ -5,9 +5,10 @@ use std::collections::hash_map::Entry;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use tidegate::spi::SubjectHasher;
+use tidegate::sync::RwLock;
 use tidegate_rules::yaml::{self, SourceFile};
 
 use super::config_reader::{ConfigReader, DomainConfig};
@@ -172,12 +173,12 @@ impl ConfigHandle {
 
     /// Replaces the configuration for all further requests. The counters in the store are kept.
     pub fn replace(&self, config: EnvoyConfig) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(config));
+        *self.0.write() = Some(Arc::new(config));
     }
 
     /// The current configuration; `None` until the first one is set.
     pub fn current(&self) -> Option<Arc<EnvoyConfig>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 }
 

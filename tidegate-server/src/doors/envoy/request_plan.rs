@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::http::ErrorFormat;
-use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Role, Store};
-use tidegate::{CheckResult, Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
+use tidegate::spi::{Adjustment, Check, CheckResult, Origin, Plan, PlanError, PlanMode, Role, Store};
+use tidegate::{Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
 
 use super::descriptor_tree::ConfiguredLimit;
 use super::messages::{RateLimit, RateLimitDescriptor, RateLimitRequest};
@@ -152,7 +152,7 @@ impl RequestPlan<'_> {
         let mut outcome = StoredOutcome { allowed: passes, consumed: None, peeked, refunded, before };
         let is_done = !consumes && (outcome.peeked.is_some() || outcome.refunded.is_some());
         if !is_done && (passes || strict) {
-            match limiter.check_plan(plan).await {
+            match limiter.plans().check(plan).await {
                 Ok(decision) if decision.degraded().is_none() => {
                     outcome.allowed &= decision.is_allowed();
                     outcome.consumed = Some(decision);
@@ -169,7 +169,7 @@ impl RequestPlan<'_> {
     /// The decisions after the refund, of the peek, and before the hits are consumed, as far as the plan asks for them.
     async fn refund_and_peek<S: Store>(&self, limiter: &Limiter<S>) -> Result<[Option<Box<Decision>>; 3], StoreError> {
         let refunded = match &self.refund {
-            Some(plan) => Some(Box::new(limiter.refund_plan(plan).await?)),
+            Some(plan) => Some(Box::new(limiter.plans().refund(plan).await?)),
             None => None,
         };
         let peeked = match &self.peek {
@@ -225,13 +225,13 @@ impl RequestPlan<'_> {
             return self.refused(error);
         }
         if let Some(peek) = &self.peek {
-            match limiter.fall_back(&Plan::clone(peek).with_peek(), error.clone()) {
+            match limiter.plans().fall_back(&Plan::clone(peek).with_peek(), error.clone()) {
                 Ok(decision) if decision.is_allowed() => {}
                 Ok(decision) => return Ok(PlanOutcome::Degraded(Box::new(decision))),
                 Err(error) => return self.refused(error),
             }
         }
-        match limiter.fall_back(&self.consume, error) {
+        match limiter.plans().fall_back(&self.consume, error) {
             Ok(decision) => Ok(PlanOutcome::Degraded(Box::new(decision))),
             Err(error) => self.refused(error),
         }
@@ -245,7 +245,7 @@ impl RequestPlan<'_> {
         indexes.dedup();
         let charges: Vec<Adjustment<'_>> =
             indexes.into_iter().map(|index| Adjustment::charge(&self.consume.checks()[index])).collect();
-        limiter.adjust(&charges).await
+        limiter.plans().adjust(&charges).await
     }
 }
 
@@ -270,7 +270,7 @@ fn timeout_error() -> StoreError {
 }
 
 async fn peek<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Box<Decision>, StoreError> {
-    limiter.check_plan(&plan.clone().with_peek().with_on_failure(OnFailure::Closed)).await.map(Box::new)
+    limiter.plans().check(&plan.clone().with_peek().with_on_failure(OnFailure::Closed)).await.map(Box::new)
 }
 
 impl StoredOutcome {

@@ -7,9 +7,11 @@
 mod text;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+
+use tidegate::sync::RwLock;
 
 /// Maximum number of series with values of requests in their names, including those of unknown domains.
 pub const MAX_SERIES: usize = 10_000;
@@ -99,10 +101,10 @@ pub(super) struct Hits {
 impl Stats {
     /// The counters of a configured limit.
     pub(super) fn limit_counters(&self, name: Vec<String>) -> Arc<LimitCounters> {
-        if let Some(counters) = self.0.limits.read().unwrap_or_else(PoisonError::into_inner).by_name.get(&name) {
+        if let Some(counters) = self.0.limits.read().by_name.get(&name) {
             return Arc::clone(counters);
         }
-        let mut limits = self.0.limits.write().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = self.0.limits.write();
         Arc::clone(limits.by_name.entry(name).or_default())
     }
 
@@ -190,10 +192,10 @@ impl StatCounter {
 
 /// The series of this name, or that of all others if the name is too long or there are too many series.
 fn get_or_other<C: Default>(series: &RwLock<SeriesMap<C>>, name: Vec<String>, others: &[&str]) -> Arc<C> {
-    if let Some(counters) = series.read().unwrap_or_else(PoisonError::into_inner).by_name.get(&name) {
+    if let Some(counters) = series.read().by_name.get(&name) {
         return Arc::clone(counters);
     }
-    let mut series = series.write().unwrap_or_else(PoisonError::into_inner);
+    let mut series = series.write();
     let is_short = name.iter().map(String::len).sum::<usize>() <= MAX_NAME_BYTES;
     if !is_short || series.dynamic_count >= MAX_SERIES {
         let others = others.iter().map(|part| (*part).to_owned()).collect();

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use tidegate::spi::Role;
-use tidegate::{Algorithm, CheckResult, Decision, Timestamp};
+use tidegate::limits::Algorithm;
+use tidegate::spi::{CheckResult, Role};
+use tidegate::{Decision, Timestamp};
 
 use super::config::EnvoyConfig;
 use super::descriptor_tree::{ConfiguredLimit, CounterNaming};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tidegate::Window;
+use tidegate::limits::Window;
 
 use super::messages::{RateLimitUnit, Unit};
 

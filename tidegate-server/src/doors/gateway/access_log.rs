@@ -33,7 +33,7 @@ pub(super) struct UpstreamTimer {
 
 /// The event of one request, written when it is dropped: after the last byte of the response, or when the client is gone.
 #[derive(Debug)]
-struct Entry {
+struct AccessLogEntry {
     method: &'static str,
     path: String,
     started: Timestamp,
@@ -48,7 +48,7 @@ pin_project! {
     pub(super) struct LoggedBody<B> {
         #[pin]
         body: B,
-        entry: Option<Entry>,
+        entry: Option<AccessLogEntry>,
     }
 }
 
@@ -57,12 +57,12 @@ impl AccessLog {
         Self { clock: SystemClock::new() }
     }
 
-    fn begin<A>(&self, request: &mut Request<A>) -> Entry {
+    fn begin<A>(&self, request: &mut Request<A>) -> AccessLogEntry {
         let (decision, clock) = (DecisionSlot::default(), self.clock.clone());
         let upstream = UpstreamTimer { clock, duration: Arc::default() };
         request.extensions_mut().insert(decision.clone());
         request.extensions_mut().insert(upstream.clone());
-        Entry {
+        AccessLogEntry {
             method: Origin::default().with_method(request.method().as_str()).method(),
             path: request.uri().path().chars().take(MAX_PATH_CHARS).collect(),
             started: self.clock.now(),
@@ -102,7 +102,7 @@ impl UpstreamTimer {
     }
 }
 
-impl Drop for Entry {
+impl Drop for AccessLogEntry {
     fn drop(&mut self) {
         let millis = |duration: Duration| duration.as_micros() as f64 / 1e3;
         let decision = self.decision.get();

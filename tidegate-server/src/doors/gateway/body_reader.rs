@@ -21,7 +21,7 @@ use super::upload_pace::UploadPace;
 use crate::listen::{Bound, ClientBody, ListenerStats, RequestClient};
 
 /// What was read of a body.
-enum ReadOutcome {
+enum BodyReadOutcome {
     Whole(Bytes, Option<HeaderMap>),
     /// There is no memory for more. The body begins with what was read.
     NoMemory(RequestBody, ProxyError),
@@ -72,10 +72,10 @@ async fn read_if_needed<S: Store>(
     let longest = upper.map_or(max_bytes, |upper| upper.min(max_bytes));
     let buffer = memory.buffer(usize::try_from(longest).unwrap_or(usize::MAX), client);
     let (data, trailers) = match read(body, buffer, max_bytes, options, stats).await? {
-        ReadOutcome::Whole(data, trailers) => (data, trailers),
+        BodyReadOutcome::Whole(data, trailers) => (data, trailers),
         // A shadow rule counts it as one that cannot be read.
-        ReadOutcome::NoMemory(body, _) if need == BodyNeed::Shadow => return Ok(body),
-        ReadOutcome::NoMemory(_, error) => {
+        BodyReadOutcome::NoMemory(body, _) if need == BodyNeed::Shadow => return Ok(body),
+        BodyReadOutcome::NoMemory(_, error) => {
             stats.count(Bound::LargeBodies);
             return Err(error);
         }
@@ -93,7 +93,7 @@ async fn read(
     max_bytes: u64,
     options: &GatewayOptions,
     stats: &ListenerStats,
-) -> Result<ReadOutcome, ProxyError> {
+) -> Result<BodyReadOutcome, ProxyError> {
     let (mut body, progress) = Upload::new(body, max_bytes, None);
     let mut pace = UploadPace::new(options, *progress.borrow());
     let mut trailers = None;
@@ -114,11 +114,11 @@ async fn read(
             Ok(bytes) => {
                 if let Err(error) = buffer.append(&bytes) {
                     let body = body.into_body().after([buffer.into_bytes(), bytes]);
-                    return Ok(ReadOutcome::NoMemory(body, error));
+                    return Ok(BodyReadOutcome::NoMemory(body, error));
                 }
             }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     }
-    Ok(ReadOutcome::Whole(buffer.into_bytes(), trailers))
+    Ok(BodyReadOutcome::Whole(buffer.into_bytes(), trailers))
 }

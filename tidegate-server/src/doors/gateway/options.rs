@@ -139,19 +139,9 @@ impl GatewayOptions {
         self.connect_timeout
     }
 
-    /// See [`with_response_timeout`](Self::with_response_timeout).
-    pub const fn response_timeout(&self) -> Duration {
-        self.response_timeout
-    }
-
     /// See [`with_max_body_bytes`](Self::with_max_body_bytes).
     pub const fn max_body_bytes(&self) -> u64 {
         self.max_body_bytes
-    }
-
-    /// See [`with_upload_timeout`](Self::with_upload_timeout).
-    pub const fn upload_timeout(&self) -> Duration {
-        self.upload_timeout
     }
 
     /// See [`with_max_upstream_connections`](Self::with_max_upstream_connections).
@@ -167,10 +157,5 @@ impl GatewayOptions {
     /// See [`with_access_log`](Self::with_access_log).
     pub const fn access_log(&self) -> bool {
         self.access_log
-    }
-
-    /// See [`with_trust_forwarded`](Self::with_trust_forwarded).
-    pub const fn trust_forwarded(&self) -> bool {
-        self.trust_forwarded
     }
 }

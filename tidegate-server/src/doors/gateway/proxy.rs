@@ -18,7 +18,7 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tidegate::HeldLease;
+use tidegate::grants::HeldLease;
 use tidegate::http::ErrorFormat;
 use tidegate_tower::{AssumedBodySize, BodyText};
 use tokio::sync::watch;

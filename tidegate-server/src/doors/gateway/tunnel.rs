@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tidegate::HeldLease;
+use tidegate::grants::HeldLease;
 
 use super::hop_by_hop::tokens;
 use super::request_body::RequestBody;

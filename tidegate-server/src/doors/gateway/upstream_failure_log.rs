@@ -2,9 +2,9 @@
 
 use std::error::Error;
 use std::fmt::Write;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tidegate::sync::Mutex;
 use tidegate::{Clock, SystemClock, Timestamp};
 
 use super::upstream::Upstream;
@@ -38,7 +38,7 @@ impl<C: Clock> UpstreamFailureLog<C> {
     /// Logs why a request got no response.
     pub(super) fn log(&self, error: &(dyn Error + 'static)) {
         let now = self.clock.now();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if last.at.is_some_and(|at| now.since(at) < MIN_INTERVAL) {
             last.suppressed += 1;
             return;
@@ -89,7 +89,7 @@ mod tests {
             clock.advance(MIN_INTERVAL);
             log.log(&error);
         });
-        let text = String::from_utf8(output.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.lock().clone()).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");
         assert!(lines[0].contains("the upstream https://a gave no response: invalidpeer certificate: UnknownIssuer"));
@@ -100,7 +100,7 @@ mod tests {
 
     impl io::Write for TestWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::{Clock, Namespace, Secret, SystemClock, Timer};
+use tidegate::spi::Namespace;
+use tidegate::{Clock, Secret, SystemClock, Timer};
 use tidegate_ledger::{Ledger, LedgerError, LedgerErrorKind, LedgerLock, LedgerUrl};
 
 use super::{LOCK_RETRY_INTERVAL, MAX_LOCK_ATTEMPTS};

@@ -1,7 +1,7 @@
 //! `ReconcileJob`: one comparison of store and ledger at a time. It goes on when its caller hangs up, and its result stays until the next.
 
+use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tidegate_ledger::{LedgerErrorKind, LedgerService, ReconcileReport, ServiceError};
@@ -50,7 +50,7 @@ impl Default for ReconcileJob {
 impl ReconcileJob {
     /// Starts a reconcile.
     pub(crate) fn start(&self, service: &LedgerService<AnyStore>, apply: bool) -> Result<(), AlreadyRunning> {
-        let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _starting = self.starting.lock();
         if self.status.borrow().running {
             return Err(AlreadyRunning);
         }

@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
+use tidegate::sync::{Mutex, MutexGuard};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that wait to be written before further ones are dropped.
@@ -76,7 +77,7 @@ impl LogWriter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lines.lock()
     }
 }
 
@@ -141,7 +142,7 @@ mod tests {
         struct LogBuffer(Arc<Mutex<Vec<u8>>>);
         impl Write for LogBuffer {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                self.0.lock().unwrap().write(bytes)
+                self.0.lock().write(bytes)
             }
             fn flush(&mut self) -> io::Result<()> {
                 Ok(())
@@ -154,6 +155,6 @@ mod tests {
         }
         std::thread::spawn(move || background.write_to(output));
         drop(FlushGuard(writer));
-        assert_eq!(page.0.lock().unwrap().len(), 700);
+        assert_eq!(page.0.lock().len(), 700);
     }
 }

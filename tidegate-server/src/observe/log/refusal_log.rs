@@ -15,11 +15,13 @@ mod tests;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
+use tidegate::limits::Algorithm;
 use tidegate::spi::{CountedSubject, Observer, Plan, Role, Subject};
-use tidegate::{Algorithm, Decision, OnFailure, StoreError};
+use tidegate::sync::RwLock;
+use tidegate::{Decision, OnFailure, StoreError};
 use tidegate_rules::RuleFile;
 
 use self::refusal::Refusal;
@@ -65,7 +67,7 @@ impl RefusalLog {
     pub(crate) fn follow(&self, file: &RuleFile) {
         let routes: HashMap<&str, String> =
             file.path_patterns().map(|(rule, patterns)| (rule, patterns.join(" "))).collect();
-        let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = self.rules.write();
         for (rule, names) in file.per_by_rule() {
             let route = routes.get(rule).filter(|route| !route.is_empty()).cloned();
             let rule_lines = RuleLines::new(crate::observe::metrics::subject_type(&names), route);
@@ -84,7 +86,7 @@ impl RefusalLog {
     pub(crate) fn end_window(&self) {
         self.window.fetch_add(1, Ordering::Relaxed);
         self.lines.store(0, Ordering::Relaxed);
-        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.rules.read();
         let mut summaries = 0;
         for (rule, rule_lines) in
             rules.iter().map(|(rule, rule_lines)| (&**rule, rule_lines)).chain([("other", &self.others)])
@@ -104,7 +106,7 @@ impl RefusalLog {
         if !tracing::enabled!(target: "tidegate::refusals", tracing::Level::INFO) {
             return;
         }
-        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.rules.read();
         if let Some(rule_lines) = rules.get(refusal.rule) {
             return self.write(rule_lines, refusal);
         }
@@ -146,7 +148,7 @@ impl RefusalLog {
 
     /// The entry of a rule that no rule file has: a limit of an Envoy configuration.
     fn add(&self, rule: &str) -> Arc<RuleLines> {
-        let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = self.rules.write();
         if rules.len() >= MAX_RULES && !rules.contains_key(rule) {
             return Arc::clone(&self.others);
         }

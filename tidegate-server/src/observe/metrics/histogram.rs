@@ -17,10 +17,10 @@ const CALL_BOUNDS_MICROS: [u64; BOUNDS] =
 
 /// Durations by bucket, by default for calls to the store. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Histogram(Arc<Buckets>);
+pub(crate) struct Histogram(Arc<HistogramBuckets>);
 
 #[derive(Debug)]
-struct Buckets {
+struct HistogramBuckets {
     /// Upper bounds of the buckets.
     bounds_micros: &'static [u64; BOUNDS],
     /// The last one counts durations beyond the last bound.
@@ -37,7 +37,7 @@ impl Default for Histogram {
 impl Histogram {
     /// A histogram with these upper bounds.
     pub(crate) fn with_bounds(bounds_micros: &'static [u64; BOUNDS]) -> Self {
-        Self(Arc::new(Buckets { bounds_micros, counts: Default::default(), sum_micros: AtomicU64::new(0) }))
+        Self(Arc::new(HistogramBuckets { bounds_micros, counts: Default::default(), sum_micros: AtomicU64::new(0) }))
     }
 
     /// Counts a duration.

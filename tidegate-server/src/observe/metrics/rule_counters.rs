@@ -1,9 +1,10 @@
 //! `RuleCounters`: finds the counters of a rule by its name, without building a label set for every check.
 
 use std::collections::HashMap;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::OnceLock;
 
 use prometheus_client::metrics::counter::Counter;
+use tidegate::sync::RwLock;
 
 /// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,20 +47,20 @@ pub(crate) struct CounterSet {
 impl RuleCounters {
     /// Calls `count` with the counters of a rule.
     pub(crate) fn with(&self, rule: &str, algorithm: &'static str, count: impl FnOnce(&CounterSet)) {
-        let by_rule = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let by_rule = self.0.read();
         if let Some(counters) = find(by_rule.get(rule), algorithm) {
             return count(counters);
         }
         drop(by_rule);
         {
-            let mut by_rule = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            let mut by_rule = self.0.write();
             let of_rule = by_rule.entry(rule.into()).or_default();
             // Another thread may have added it in between.
             if find(Some(of_rule), algorithm).is_none() {
                 of_rule.push(CounterSet { algorithm, outcomes: Default::default(), extras: Default::default() });
             }
         }
-        let by_rule = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let by_rule = self.0.read();
         if let Some(counters) = find(by_rule.get(rule), algorithm) {
             count(counters);
         }
@@ -67,7 +68,7 @@ impl RuleCounters {
 
     /// Empties the index, for when labels change. The families keep the values.
     pub(crate) fn clear(&self) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.write().clear();
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::UsageKind;
 use tidegate::spi::FailingStore;
-use tidegate::{Ending, Limit, Limiter, MemoryStore, Period, Periods, Request, Rule, RuleMode, RuleSet, UsageKind};
+use tidegate::{Ending, Limit, Limiter, MemoryStore, Request, Rule, RuleMode, RuleSet};
 
 use super::*;
 
@@ -76,7 +78,8 @@ fn holds_that_the_store_has_lost_are_counted_by_rule() {
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new()).with_observer(Arc::clone(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for is_lost in [false, true] {
-        let mut grant = limiter.reserve_usage_now(&Request::new("")).take_grant();
+        let plan = limiter.plans().reserving_usage(limiter.plan(&Request::new("")));
+        let mut grant = limiter.plans().check_now(&plan).take_grant();
         if is_lost {
             runtime.block_on(limiter.forget(&Request::new(""))).unwrap();
         }

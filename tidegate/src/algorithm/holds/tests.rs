@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::super::{HoldOp, Op, Take, TakePosition, apply};
 use super::*;
+use crate::Rate;
+use crate::limits::{Period, Periods};
 use crate::plan::LeaseOwner;
-use crate::{Period, Periods, Rate};
 
 const TTL: u64 = 300_000_000;
 /// Just after a full minute.

@@ -1,7 +1,7 @@
 //! Takes, charges and refunds of a quota, period by period.
 
 use super::*;
-use crate::Period;
+use crate::limits::Period;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// 2026-03-10 12:00 UTC.

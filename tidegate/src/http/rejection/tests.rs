@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::*;
 use crate::plan::{Check, Gate, Plan};
+use crate::rules::UsageKind;
 use crate::spi::{KnownDenial, Subject};
-use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, UsageKind};
+use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
 
 const PROBLEM: Option<&str> = Some("application/problem+json");
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use crate::grant::Grant;
 use crate::sync::Mutex;
 
-/// The slots of a request, renewed by [`HeldLeases`](crate::HeldLeases) and released in the background when the last clone is dropped.
+/// The slots of a request, renewed by [`HeldLeases`](crate::grants::HeldLeases) and released in the background when the last clone is dropped.
 ///
 /// A request may lose them: the limit was lowered below what is held, or the store has lost its state and others have taken the slots.
 /// Then it must [end](Self::lost).

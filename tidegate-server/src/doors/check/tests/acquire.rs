@@ -284,7 +284,7 @@ async fn callers_that_wait_are_answered_when_the_server_stops() {
     let body = call("ann", 1, 30_000);
     assert_eq!(api.post("/v1/acquire", &body).await.1["allowed"], json!(true));
     let waiting = pin!(wait(&api, &body).await);
-    api.stop.send(true).unwrap();
+    api.api.stop();
     assert_eq!(error(waiting.await), (503, "stopping".to_owned()));
 }
 
@@ -298,6 +298,7 @@ async fn a_wait_that_is_not_a_whole_number_or_in_another_call_is_a_bad_request()
         ("/v1/acquire", json!({ "peek": true })),
         ("/v1/check", json!({ "max_wait_ms": 1 })),
         ("/v1/leases", json!({ "max_wait_ms": 1 })),
+        ("/v1/leases", json!({ "peek": true })),
     ] {
         assert_eq!(error(api.post(path, &body).await), (400, "bad_request".to_owned()), "{path} {body}");
     }

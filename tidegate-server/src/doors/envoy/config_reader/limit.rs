@@ -1,7 +1,9 @@
 //! A limit of a file: its rate, algorithm, window and settings.
 
+use tidegate::limits::LimitError;
+use tidegate::rules::OnOverload;
 use tidegate::spi::{Gate, KeyStem, Role};
-use tidegate::{Limit, LimitError, OnFailure, OnOverload, Rate as Refill, Rule};
+use tidegate::{Limit, OnFailure, Rate as Refill, Rule};
 use tidegate_rules::parse_duration;
 use tidegate_rules::yaml::{Node, NodeKind};
 

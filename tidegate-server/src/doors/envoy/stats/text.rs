@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::PoisonError;
 
 use super::{BUCKETS_MICROS, SeriesMap, Stats};
 
@@ -99,14 +98,14 @@ impl Stats {
     }
 
     fn for_each_limit(&self, mut visit: impl FnMut(&[String], &super::LimitCounters)) {
-        let SeriesMap { by_name, .. } = &*self.0.limits.read().unwrap_or_else(PoisonError::into_inner);
+        let SeriesMap { by_name, .. } = &*self.0.limits.read();
         for (name, counters) in by_name {
             visit(name, counters);
         }
     }
 
     fn for_each_unknown_domain(&self, mut visit: impl FnMut(&str, u64)) {
-        let SeriesMap { by_name, .. } = &*self.0.unknown_domains.read().unwrap_or_else(PoisonError::into_inner);
+        let SeriesMap { by_name, .. } = &*self.0.unknown_domains.read();
         for (name, count) in by_name {
             visit(&name.concat(), count.value());
         }

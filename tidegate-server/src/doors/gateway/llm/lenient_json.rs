@@ -39,7 +39,7 @@ pub(super) enum Scalar<'t> {
 pub(super) struct Lenient<T>(pub(super) T);
 
 /// The name of a member.
-pub(super) struct Name<'de>(pub(super) Cow<'de, str>);
+pub(super) struct MemberName<'de>(pub(super) Cow<'de, str>);
 
 struct LenientVisitor<T>(PhantomData<T>);
 
@@ -93,22 +93,22 @@ impl<'de, T: ReadJson> Visitor<'de> for LenientVisitor<T> {
     }
 }
 
-impl<'de> Deserialize<'de> for Name<'de> {
+impl<'de> Deserialize<'de> for MemberName<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(NameVisitor)
     }
 }
 
 impl<'de> Visitor<'de> for NameVisitor {
-    type Value = Name<'de>;
+    type Value = MemberName<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a name")
     }
-    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Name<'de>, E> {
-        Ok(Name(Cow::Borrowed(name)))
+    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<MemberName<'de>, E> {
+        Ok(MemberName(Cow::Borrowed(name)))
     }
-    fn visit_str<E>(self, name: &str) -> Result<Name<'de>, E> {
-        Ok(Name(Cow::Owned(name.to_owned())))
+    fn visit_str<E>(self, name: &str) -> Result<MemberName<'de>, E> {
+        Ok(MemberName(Cow::Owned(name.to_owned())))
     }
 }

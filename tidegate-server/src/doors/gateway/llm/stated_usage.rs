@@ -3,7 +3,7 @@
 use serde::de::{IgnoredAny, MapAccess};
 use tidegate::spi::MAX_AMOUNT;
 
-use super::lenient_json::{Lenient, Name, ReadJson, Scalar};
+use super::lenient_json::{Lenient, MemberName, ReadJson, Scalar};
 
 /// The tokens that a response states. Each number is `None` until it is stated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl ReadJson for Option<StatedUsage> {
     fn read_members<'de, A: MapAccess<'de>>(&mut self, mut members: A) -> Result<(), A::Error> {
         let [mut prompt, mut input, mut written, mut read] = [TokenNumber::Absent; 4];
         let [mut completion, mut output, mut total] = [TokenNumber::Absent; 3];
-        while let Some(Name(name)) = members.next_key()? {
+        while let Some(MemberName(name)) = members.next_key()? {
             let number = match &*name {
                 "prompt_tokens" => &mut prompt,
                 "input_tokens" => &mut input,

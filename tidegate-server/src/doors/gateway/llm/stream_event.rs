@@ -2,7 +2,7 @@
 
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
-use super::lenient_json::{Lenient, Name, ReadJson, Scalar};
+use super::lenient_json::{Lenient, MemberName, ReadJson, Scalar};
 use super::stated_usage::StatedUsage;
 
 /// An event of OpenAI's chat completions and completions (`choices`), or of OpenAI's responses and Anthropic's messages (`type`).
@@ -90,7 +90,7 @@ impl EventType {
 
 impl ReadJson for StreamEvent {
     fn read_members<'de, A: MapAccess<'de>>(&mut self, mut members: A) -> Result<(), A::Error> {
-        while let Some(Name(name)) = members.next_key()? {
+        while let Some(MemberName(name)) = members.next_key()? {
             match &*name {
                 "type" => Lenient(self.kind) = members.next_value()?,
                 "usage" => merge(&mut self.usage, members.next_value::<Lenient<_>>()?.0),
@@ -132,7 +132,7 @@ impl ReadJson for EventType {
 
 impl ReadJson for UsageHolder {
     fn read_members<'de, A: MapAccess<'de>>(&mut self, mut members: A) -> Result<(), A::Error> {
-        while let Some(Name(name)) = members.next_key()? {
+        while let Some(MemberName(name)) = members.next_key()? {
             match &*name {
                 "usage" => merge(&mut self.0, members.next_value::<Lenient<_>>()?.0),
                 _ => drop(members.next_value::<IgnoredAny>()?),
@@ -158,7 +158,7 @@ impl ReadJson for Option<Choices> {
 /// Of chat completions (`delta`) or completions (`text`).
 impl ReadJson for Choice {
     fn read_members<'de, A: MapAccess<'de>>(&mut self, mut members: A) -> Result<(), A::Error> {
-        while let Some(Name(name)) = members.next_key()? {
+        while let Some(MemberName(name)) = members.next_key()? {
             self.0 += match &*name {
                 "delta" => members.next_value::<Lenient<DeltaText>>()?.0.all,
                 "text" => members.next_value::<Lenient<TextBytes>>()?.0.0,
@@ -177,7 +177,7 @@ impl ReadJson for DeltaText {
     }
 
     fn read_members<'de, A: MapAccess<'de>>(&mut self, mut members: A) -> Result<(), A::Error> {
-        while let Some(Name(name)) = members.next_key()? {
+        while let Some(MemberName(name)) = members.next_key()? {
             let Lenient(TextBytes(bytes)) = members.next_value()?;
             if name != "role" {
                 self.all += bytes;

@@ -1,7 +1,7 @@
 //! `Refusal`: a refused request, as the log tells it.
 
-use tidegate::spi::{CountedSubject, Origin, Plan, Role, Subject};
-use tidegate::{CheckResult, Decision, StoreErrorKind};
+use tidegate::spi::{CheckResult, CountedSubject, Origin, Plan, Role, Subject};
+use tidegate::{Decision, StoreErrorKind};
 
 /// The fields of a line that depend on the request.
 pub(crate) struct Refusal<'a> {

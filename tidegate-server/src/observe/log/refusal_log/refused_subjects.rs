@@ -2,9 +2,10 @@
 //! for an hour and in bounded memory.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tidegate::spi::{CountedSubject, Subject};
+use tidegate::sync::Mutex;
 
 /// How long a subject is kept after its last line, in windows of the log, which are seconds.
 pub(crate) const MAX_AGE_WINDOWS: u32 = 3_600;
@@ -45,7 +46,7 @@ pub(crate) struct RefusedSubject {
 impl RefusedSubjects {
     /// Keeps a subject that a line names.
     pub(crate) fn insert(&self, rule: &str, plan: &str, counted: CountedSubject, window: u32) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         let refused = RefusedUnder { plan: plan.into(), counted, window };
         let subjects = match kept.rules.get_mut(rule) {
             Some(subjects) => subjects,
@@ -61,7 +62,7 @@ impl RefusedSubjects {
 
     /// Forgets the subjects of a rule, which counts by something else now.
     pub(crate) fn remove_rule(&self, rule: &str) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         kept.count -= kept.rules.remove(rule).map_or(0, |subjects| subjects.len());
     }
 
@@ -72,7 +73,7 @@ impl RefusedSubjects {
         window: u32,
         is_meant: impl Fn(Subject) -> bool,
     ) -> Vec<RefusedSubject> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.kept.lock();
         let mut found: Vec<RefusedSubject> = Vec::new();
         for (name, subjects) in kept.rules.iter().filter(|(name, _)| rule.is_none_or(|rule| rule == &***name)) {
             let fresh = subjects.values().filter(|refused| refused.is_fresh(window));

@@ -1,4 +1,4 @@
-//! `UnstoredChecks`: the checks of a plan for which a full store had no state. The store decided them on a fresh state and wrote
+//! `StatelessChecks`: the checks of a plan for which a full store had no state. The store decided them on a fresh state and wrote
 //! nothing, so this instance decides them once more in its memory.
 
 use crate::Decision;
@@ -7,15 +7,15 @@ use crate::plan::{Check, Plan, PlanMode, Role};
 use crate::spi::{CheckVerdict, Verdict};
 use crate::store::Adjustment;
 
-pub(super) struct UnstoredChecks<'p, 'r> {
+pub(super) struct StatelessChecks<'p, 'r> {
     whole: &'p Plan<'r>,
     /// What the store decided.
     verdict: &'p Verdict,
     /// The checks to decide in memory, for the units that the store granted.
-    unstored: Plan<'r>,
+    stateless: Plan<'r>,
 }
 
-impl<'p, 'r> UnstoredChecks<'p, 'r> {
+impl<'p, 'r> StatelessChecks<'p, 'r> {
     /// The checks that `verdict` leaves to this instance; `None` if it denies the request, or leaves none that affects it.
     pub(super) fn new(plan: &'p Plan<'r>, verdict: &'p Verdict) -> Option<Self> {
         if verdict.granted() == 0 {
@@ -29,16 +29,16 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
             matches!(role, Role::AnyOf(_)) && results().any(admits)
         };
         let decides = |(check, result): &(&Check<'r>, &CheckVerdict)| {
-            result.unstored && !check.is_shadow() && !is_satisfied(check.gate().role())
+            result.stateless && !check.is_shadow() && !is_satisfied(check.gate().role())
         };
-        let unstored = plan.with_checks(results().filter(decides).map(|(check, _)| *check));
-        let unstored = unstored.with_max_units(verdict.granted());
-        (!unstored.checks().is_empty()).then_some(Self { whole: plan, verdict, unstored })
+        let stateless = plan.with_checks(results().filter(decides).map(|(check, _)| *check));
+        let stateless = stateless.with_max_units(verdict.granted());
+        (!stateless.checks().is_empty()).then_some(Self { whole: plan, verdict, stateless })
     }
 
     /// The plan to decide in memory.
     pub(super) const fn plan(&self) -> &Plan<'r> {
-        &self.unstored
+        &self.stateless
     }
 
     /// Gives back what the store consumed for units that this instance did not grant, so that such a request consumes nothing.
@@ -51,7 +51,7 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
         }
         let refund = |(check, result): (&Check<'r>, &CheckVerdict)| {
             let has_owner = check.gate().limit().has_slots() || plan.is_hold(check);
-            let refundable = result.consumed && !result.unstored && (has_owner || !result.overflowed);
+            let refundable = result.consumed && !result.stateless && (has_owner || !result.overflowed);
             refundable.then(|| Adjustment::undo(plan, check, surplus, result.position))
         };
         plan.checks().iter().zip(verdict.checks()).filter_map(refund).collect()
@@ -62,7 +62,7 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
         let (plan, mut verdict) = (self.whole, self.verdict.clone());
         verdict.set_granted(local.granted());
         let results = plan.checks().iter().zip(verdict.checks_mut());
-        for (check, result) in results.filter(|(_, result)| result.unstored) {
+        for (check, result) in results.filter(|(_, result)| result.stateless) {
             // A slot or hold is in the memory of this instance, and released there, unless the rule let the request pass without one.
             let is_slot = |own: &&CheckResult| {
                 let (gate, subject) = (check.gate(), check.key().subject());
@@ -91,7 +91,7 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
 
 /// Whether the store has a state for the check that admits the request.
 const fn is_stored_pass(result: &CheckVerdict) -> bool {
-    !result.unstored && result.outcome.admitted
+    !result.stateless && result.outcome.admitted
 }
 
 #[cfg(test)]
@@ -101,16 +101,16 @@ mod tests {
     use crate::subject::Subject;
     use crate::{Limit, MemoryStore, Rate};
 
-    /// Whether this instance decides a check of an any-of group, whose members the store has (admitted, unstored).
+    /// Whether this instance decides a check of an any-of group, whose members the store has (admitted, stateless).
     fn decides(members: [(bool, bool); 2]) -> bool {
         let limit = Limit::token_bucket(5, Rate::per_second(1).unwrap()).unwrap();
         let gates = ["one", "other"].map(|rule| Gate::for_rule(rule, limit).with_role(Role::AnyOf(0)));
         let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
         let mut verdict = MemoryStore::new().decide_now(&plan);
-        for (result, (admitted, unstored)) in verdict.checks_mut().iter_mut().zip(members) {
-            (result.outcome.admitted, result.unstored) = (admitted, unstored);
+        for (result, (admitted, stateless)) in verdict.checks_mut().iter_mut().zip(members) {
+            (result.outcome.admitted, result.stateless) = (admitted, stateless);
         }
-        UnstoredChecks::new(&plan, &verdict).is_some()
+        StatelessChecks::new(&plan, &verdict).is_some()
     }
 
     /// How many adjustments give back what a store consumed for `tenant` of a request of which this instance granted this many units.
@@ -120,8 +120,8 @@ mod tests {
         let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
         let plan = plan.with_mode(mode).with_max_units(2);
         let mut verdict = MemoryStore::new().decide_now(&plan);
-        verdict.checks_mut()[1].unstored = true;
-        UnstoredChecks::new(&plan, &verdict).map_or(0, |unstored| unstored.refunds(granted).len())
+        verdict.checks_mut()[1].stateless = true;
+        StatelessChecks::new(&plan, &verdict).map_or(0, |stateless| stateless.refunds(granted).len())
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! Reservations: repeated ones, those that the store has lost, and those that end in the background.
 
+mod front_ends;
+
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{MAX_WAIT, key_name, left, long_timeout_options, on_every_store};
+use tidegate::grants::GrantError;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::Store;
-use tidegate::{Ending, GrantError, Limit, Limiter, Period, Periods, Rate, Request, Rule, RuleSet, Timestamp};
+use tidegate::{Ending, Limit, Limiter, Rate, Request, Rule, RuleSet, Timestamp};
 use tidegate_redis::RedisStore;
 
 /// Otherwise one hold would stand for two actions, and the second would take no place in its queue.
@@ -126,27 +130,6 @@ async fn a_commit_after_a_change_of_the_period_charges_the_new_count_once_beside
         let mut reservation = before.reserve(&Request::new("").with_cost(10), None).await.unwrap().take_grant();
         after.end(&mut reservation, &Ending::Commit(10.into())).await.unwrap();
         assert_eq!(remaining(&after).await, [20, 30]);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn the_end_of_a_reservation_whose_rules_were_all_changed_or_removed_is_not_found() {
-    on_every_store(async |fixture| {
-        let quota = |period: Period| Limit::quota(100, Periods::utc(period)).unwrap();
-        let before = fixture.limiter_of([Rule::new("calendar", quota(Period::Month))]);
-        let mut reservation = before.reserve(&Request::new("").with_cost(80), Some("k")).await.unwrap().take_grant();
-        for rules in
-            [vec![], vec![Rule::new("other", quota(Period::Month))], vec![Rule::new("calendar", quota(Period::Year))]]
-        {
-            let after = fixture.limiter_of(rules);
-            assert!(matches!(after.end(&mut reservation, &Ending::Commit(80.into())).await, Err(GrantError::NotHeld)));
-            assert!(matches!(after.end(&mut reservation, &Ending::Release).await, Err(GrantError::NotHeld)));
-            assert!(remaining(&after).await.iter().all(|left| *left == 100), "nothing is charged");
-        }
-        // After the change was taken back.
-        before.end(&mut reservation, &Ending::Commit(70.into())).await.unwrap();
-        assert_eq!(remaining(&before).await, [30]);
     })
     .await;
 }

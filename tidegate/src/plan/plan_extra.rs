@@ -1,4 +1,4 @@
-//! `RarePart`: what few plans have, boxed so that the others stay small.
+//! `PlanExtra`: what few plans have beside their checks, boxed so that the others stay small.
 
 use smallvec::SmallVec;
 
@@ -6,9 +6,9 @@ use super::{LeaseOwner, Plan, PlanMode, ReservationTerms};
 use crate::RequestProblem;
 use crate::http::ErrorFormat;
 
-/// What few plans have. No plan has two of these.
+/// What few plans have beside their checks. No plan has two of these.
 #[derive(Clone, Debug)]
-pub(super) enum RarePart {
+pub(super) enum PlanExtra {
     /// Why the request cannot be judged, and the format of the response. Such a plan has no checks.
     Problem(RequestProblem, Option<ErrorFormat>),
     /// The owner of the slots that the plan takes from concurrency limits.
@@ -25,13 +25,13 @@ impl Plan<'_> {
 
     /// The same with the format of the response.
     pub(crate) fn refused_in(format: Option<ErrorFormat>, problem: RequestProblem) -> Self {
-        Self { rare: Some(Box::new(RarePart::Problem(problem, format))), ..Self::from_distinct(SmallVec::new()) }
+        Self { extra: Some(Box::new(PlanExtra::Problem(problem, format))), ..Self::from_distinct(SmallVec::new()) }
     }
 
     /// The format of a response that names no rule: the last one of the rules that apply. `None` if they say nothing about it.
     pub fn error_format(&self) -> Option<ErrorFormat> {
-        match self.rare.as_deref() {
-            Some(RarePart::Problem(_, format)) => *format,
+        match self.extra.as_deref() {
+            Some(PlanExtra::Problem(_, format)) => *format,
             _ => self.enforced().map(|check| check.gate().rule().error_format).max().flatten(),
         }
     }
@@ -39,15 +39,15 @@ impl Plan<'_> {
     /// Chooses an owner, unless there is one.
     #[cold]
     pub(super) fn require_owner(&mut self) {
-        if self.rare.is_none() {
-            self.rare = Some(Box::new(RarePart::Owner(LeaseOwner::random())));
+        if self.extra.is_none() {
+            self.extra = Some(Box::new(PlanExtra::Owner(LeaseOwner::random())));
         }
     }
 
     /// Sets the owner of the slots that the plan takes from concurrency limits, in place of a random one. A plan with the same owner
     /// as an earlier one takes the same slots again, and no others. Without such a limit, it does nothing.
     pub fn with_lease_owner(mut self, owner: LeaseOwner) -> Self {
-        if let Some(RarePart::Owner(own)) = self.rare.as_deref_mut() {
+        if let Some(PlanExtra::Owner(own)) = self.extra.as_deref_mut() {
             *own = owner;
         }
         self
@@ -62,7 +62,7 @@ impl Plan<'_> {
     /// Makes the plan a reservation: what it admits is held until it is committed or released. Always all or nothing, and of one unit.
     pub fn with_reservation(mut self, terms: ReservationTerms) -> Self {
         if self.problem().is_none() {
-            self.rare = Some(Box::new(RarePart::Reservation(terms)));
+            self.extra = Some(Box::new(PlanExtra::Reservation(terms)));
             (self.mode, self.max_units) = (PlanMode::AllOrNothing, 1);
         }
         self
@@ -71,16 +71,16 @@ impl Plan<'_> {
     /// Whose reservation the plan is, if it is one.
     #[inline(always)]
     pub fn reservation(&self) -> Option<&ReservationTerms> {
-        match self.rare.as_deref() {
-            Some(RarePart::Reservation(terms)) => Some(terms),
+        match self.extra.as_deref() {
+            Some(PlanExtra::Reservation(terms)) => Some(terms),
             _ => None,
         }
     }
 
     /// Why the request cannot be judged, if it cannot. Such a plan has no checks and is denied.
     pub fn problem(&self) -> Option<&RequestProblem> {
-        match self.rare.as_deref() {
-            Some(RarePart::Problem(problem, _)) => Some(problem),
+        match self.extra.as_deref() {
+            Some(PlanExtra::Problem(problem, _)) => Some(problem),
             _ => None,
         }
     }
@@ -89,9 +89,9 @@ impl Plan<'_> {
     /// reservation.
     #[inline(always)]
     pub fn lease_owner(&self) -> Option<LeaseOwner> {
-        match self.rare.as_deref() {
-            Some(RarePart::Owner(owner)) => Some(*owner),
-            Some(RarePart::Reservation(terms)) => Some(terms.owner()),
+        match self.extra.as_deref() {
+            Some(PlanExtra::Owner(owner)) => Some(*owner),
+            Some(PlanExtra::Reservation(terms)) => Some(terms.owner()),
             _ => None,
         }
     }

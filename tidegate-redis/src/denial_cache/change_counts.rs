@@ -1,4 +1,4 @@
-//! `Generations`: counts the changes of keys, so that a denial decided before a change is recognised after it.
+//! `ChangeCounts`: counts the changes of keys, so that a denial decided before a change is recognised after it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,9 +8,9 @@ use super::KeyId;
 const COUNTERS: usize = 4096;
 
 /// The numbers of changes, by a hash of the key.
-pub(super) struct Generations(Box<[AtomicU32]>);
+pub(super) struct ChangeCounts(Box<[AtomicU32]>);
 
-impl Generations {
+impl ChangeCounts {
     pub(super) fn new() -> Self {
         Self((0..COUNTERS).map(|_| AtomicU32::new(0)).collect())
     }
