@@ -1,4 +1,4 @@
-//! `AnonymousStore`: treats every subject of a plan as unauthenticated. Its verdicts must equal those of any other store.
+//! `AnonymousStore`: treats every subject of a plan as anonymous. Its verdicts must equal those of any other store.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -23,7 +23,7 @@ pub enum AnonymousCase {
     WithForgetAfter,
 }
 
-/// A Redis store that treats every subject as unauthenticated.
+/// A Redis store that treats every subject as anonymous.
 #[derive(Debug)]
 pub struct AnonymousStore {
     store: RedisStore,

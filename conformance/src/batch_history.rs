@@ -143,7 +143,7 @@ impl BatchHistory {
         self.rounds.iter().map(|round| round.batch.len() as u64).sum()
     }
 
-    /// Replays the history; with bounds, for unauthenticated subjects. The first store decides every batch by one call, the other every plan
+    /// Replays the history; with bounds, for anonymous subjects. The first store decides every batch by one call, the other every plan
     /// by a call of its own, in another namespace. The error describes the first plan whose verdict in the batch differs.
     pub async fn agree(
         &self,

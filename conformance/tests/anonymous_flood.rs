@@ -1,4 +1,4 @@
-//! A flood of unauthenticated subjects: the server stores a bounded number of them, known subjects keep their state, and new ones
+//! A flood of anonymous subjects: the server stores a bounded number of them, known subjects keep their state, and new ones
 //! share overflow buckets, which neither admit nor deny everything.
 
 use std::time::Duration;

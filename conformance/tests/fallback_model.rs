@@ -24,7 +24,7 @@ struct NaiveCheck {
     role: Role,
     on_failure: OnFailure,
     on_overload: OnOverload,
-    cap: Limit,
+    static_limit: Limit,
 }
 
 /// What a policy makes of a check.
@@ -164,7 +164,7 @@ fn gates(rules: &[RuleSpec]) -> Vec<(usize, Gate)> {
                 .with_per(["subject"])
                 .with_on_failure(rule.on_failure)
                 .with_on_overload(rule.on_overload)
-                .with_static_limit(rule.cap);
+                .with_static_limit(rule.static_limit);
             gates.push((number, Gate::new(of_gate, format!("l{name}"), *limit).with_role(rule.role)));
         }
     }
@@ -184,7 +184,7 @@ fn naive_checks(rules: &[RuleSpec], step: &Step) -> Vec<NaiveCheck> {
                 role: rule.role,
                 on_failure: rule.on_failure,
                 on_overload: rule.on_overload,
-                cap: rule.cap,
+                static_limit: rule.static_limit,
             });
         }
     }
@@ -232,8 +232,9 @@ fn for_rule_set(mut rules: Vec<RuleSpec>) -> Vec<RuleSpec> {
             rule.role = Role::Enforced;
         }
         if let Some(budget) = rule.budget {
-            let (limits, cap) = first.entry(budget).or_insert_with(|| (rule.limits.clone(), rule.cap)).clone();
-            (rule.limits, rule.cap) = (limits, cap);
+            let (limits, static_limit) =
+                first.entry(budget).or_insert_with(|| (rule.limits.clone(), rule.static_limit)).clone();
+            (rule.limits, rule.static_limit) = (limits, static_limit);
         }
     }
     rules
@@ -272,7 +273,7 @@ proptest! {
                 .with_per(["user"])
                 .with_on_failure(spec.on_failure)
                 .with_on_overload(spec.on_overload)
-                .with_static_limit(spec.cap)
+                .with_static_limit(spec.static_limit)
                 .with_mode(if spec.role == Role::Shadow { RuleMode::Shadow } else { RuleMode::Enabled });
             match spec.budget {
                 Some(budget) => rule.with_budget(format!("b{budget}")),

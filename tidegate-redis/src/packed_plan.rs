@@ -200,7 +200,7 @@ fn strikes(plan: &Plan<'_>) -> Vec<u16> {
 }
 
 impl PackedCheck {
-    /// Whether its key has a maximum TTL or an overflow bucket, as keys of unauthenticated subjects may have.
+    /// Whether its key has a maximum TTL or an overflow bucket, as keys of anonymous subjects may have.
     pub(crate) const fn has_route(&self) -> bool {
         self.has_max_ttl || self.overflow.is_some()
     }

@@ -53,7 +53,7 @@ impl CompiledFile {
             || (!condition.hosts.is_empty() && authenticated.contains("host"))
     }
 
-    /// Whether a rule may count many unauthenticated subjects. Requests without any identity are only one subject.
+    /// Whether a rule may count many anonymous subjects. Requests without any identity are only one subject.
     pub fn counts_anonymous(&self, rule: &CompiledRule) -> bool {
         // Plans are few; forgeable ones have a lint of their own.
         let per = rule.matcher.per.iter().filter(|identity| identity.name != "plan");
@@ -71,7 +71,7 @@ impl CompiledRule {
     }
 }
 
-/// Whether an unauthenticated source can be reached. A source that identifies nobody always has a value and hides later ones.
+/// Whether an anonymous source can be reached. A source that identifies nobody always has a value and hides later ones.
 fn may_be_anonymous(identity: &Identity) -> bool {
     let reached = identity.sources.iter().take_while(|one| one.provenance != Provenance::NoIdentity);
     reached.into_iter().any(|one| one.provenance != Provenance::Verified)

@@ -117,7 +117,7 @@ impl AnyStore {
         }
     }
 
-    /// Statistics of unauthenticated subjects, on a shared store.
+    /// Statistics of anonymous subjects, on a shared store.
     pub(crate) fn anonymous_stats(&self) -> Vec<SubjectStats> {
         match self {
             Self::Memory(_) => Vec::new(),

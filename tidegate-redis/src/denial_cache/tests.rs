@@ -26,7 +26,7 @@ struct ScriptReply<'s> {
     decided_at: u64,
     granted: i64,
     states: &'s [String],
-    /// For each check of an unauthenticated subject, how long its state is kept.
+    /// For each check of an anonymous subject, how long its state is kept.
     marks: &'s [i64],
 }
 

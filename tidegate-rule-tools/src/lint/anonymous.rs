@@ -1,4 +1,4 @@
-//! The lint `strangers-remembered`: unauthenticated subjects with a long window. They are free to create, and each takes
+//! The lint `strangers-remembered`: anonymous subjects with a long window. They are free to create, and each takes
 //! memory in the store for as long as its limit remembers it.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tidegate_rules::internals::{CompiledFile, CompiledRule, format_duration};
 
 use super::limits;
 
-/// The longest window of unauthenticated subjects without a lint.
+/// The longest window of anonymous subjects without a lint.
 const MAX_SILENT_RETENTION: Duration = Duration::from_secs(60 * 60);
 
 /// Reports a long window, unless the rule has `forget_after`.

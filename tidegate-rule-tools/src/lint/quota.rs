@@ -1,4 +1,4 @@
-//! Lints about quotas: a grace above the amount, and quotas of unauthenticated subjects, who get a new one with each new identity.
+//! Lints about quotas: a grace above the amount, and quotas of anonymous subjects, who get a new one with each new identity.
 
 use tidegate::Limit;
 use tidegate_rules::Problem;

@@ -123,7 +123,7 @@ fn makes_redundant(strict: &CompiledRule, rule: &CompiledRule) -> bool {
         && strict.matcher.condition.covers(&rule.matcher.condition)
 }
 
-/// Whether `strict` forgets unauthenticated subjects no earlier than `rule`.
+/// Whether `strict` forgets anonymous subjects no earlier than `rule`.
 fn remembers_as_long(strict: &CompiledRule, rule: &CompiledRule) -> bool {
     let forgets = |rule: &CompiledRule| rule.anonymous.and_then(|anonymous| anonymous.forget_after);
     forgets(strict).is_none_or(|after| forgets(rule).is_some_and(|other| other <= after))

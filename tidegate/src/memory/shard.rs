@@ -12,7 +12,7 @@ pub(super) const MAX_SHARD_KEYS: usize = 896;
 const SWEEP_BUCKETS: usize = 4;
 /// The same for a call that finds the shard full.
 const FULL_SWEEP_BUCKETS: usize = 64;
-/// The same for an unauthenticated subject, of which there may be many.
+/// The same for an anonymous subject, of which there may be many.
 const ANONYMOUS_SWEEP_BUCKETS: usize = 16;
 /// A sweep is due after this many changes, and after every new key. Each examined bucket is likely a cache miss.
 const CHANGES_PER_SWEEP: u32 = 32;

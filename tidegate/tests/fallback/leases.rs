@@ -162,7 +162,7 @@ fn a_worker_whose_store_fails_for_longer_than_the_lease_works_until_the_store_is
 
 #[test]
 fn a_static_limit_cannot_hold_slots() {
-    let cap = Limit::concurrency(5, LEASE).unwrap();
-    let rule = exports(1).with_on_failure(OnFailure::Static).with_static_limit(cap);
+    let static_limit = Limit::concurrency(5, LEASE).unwrap();
+    let rule = exports(1).with_on_failure(OnFailure::Static).with_static_limit(static_limit);
     assert!(tidegate::RuleSet::new([rule]).unwrap_err().to_string().contains("concurrency limit"));
 }

@@ -51,9 +51,9 @@ fn without_a_policy_each_instance_applies_the_whole_limit_to_each_subject() {
 #[test]
 fn static_rules_count_separately() {
     let clock = ManualClock::default();
-    let rule = |id, action, cap| {
+    let rule = |id, action, static_limit| {
         let rule = Rule::new(id, bucket(9)).with_action(action).with_on_failure(OnFailure::Static);
-        rule.with_static_limit(bucket(cap))
+        rule.with_static_limit(bucket(static_limit))
     };
     let limiter = limiter(
         &SwitchableStore::failing(&clock),
@@ -148,8 +148,9 @@ fn a_static_rule_of_several_limits_has_one_static_limit() {
 fn every_static_rule_of_a_request_applies() {
     let clock = ManualClock::default();
     for caps in [[9, 3], [3, 9]] {
-        let rule =
-            |(id, cap)| Rule::new(id, bucket(50)).with_on_failure(OnFailure::Static).with_static_limit(bucket(cap));
+        let rule = |(id, static_limit)| {
+            Rule::new(id, bucket(50)).with_on_failure(OnFailure::Static).with_static_limit(bucket(static_limit))
+        };
         let rules = ["first", "second"].into_iter().zip(caps).map(rule);
         let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules);
         assert_eq!(passed(&limiter, &Request::new(""), 20), Some(3), "{caps:?}");
@@ -341,9 +342,11 @@ fn a_security_rule_reveals_nothing_without_the_store() {
 
 #[test]
 fn rules_that_share_a_budget_need_the_same_static_limit() {
-    let shared = |id, cap: Option<u64>| {
+    let shared = |id, static_limit: Option<u64>| {
         let rule = Rule::new(id, bucket(9)).with_budget("b");
-        cap.map_or(rule.clone(), |cap| rule.with_on_failure(OnFailure::Static).with_static_limit(bucket(cap)))
+        static_limit.map_or(rule.clone(), |static_limit| {
+            rule.with_on_failure(OnFailure::Static).with_static_limit(bucket(static_limit))
+        })
     };
     assert!(RuleSet::new([shared("one", Some(3)), shared("two", Some(3))]).is_ok());
     for other in [Some(4), None] {

@@ -71,7 +71,7 @@ fn a_commit_under_a_share_of_the_limit_is_charged_by_that_share() {
 /// Nothing could end a hold under a static limit, which has no place in the reservation: the limit would be full until they run out.
 #[test]
 fn reservations_under_a_static_limit_count_as_requests_that_begin() {
-    let cap = Limit::token_bucket(3, Rate::per_minute(60).unwrap()).unwrap();
+    let static_limit = Limit::token_bucket(3, Rate::per_minute(60).unwrap()).unwrap();
     let rule = Rule::new("tokens", bucket(100)).with_on_failure(OnFailure::Static).with_static_limit(cap);
     for key in [None, Some("a")] {
         let clock = ManualClock::default();

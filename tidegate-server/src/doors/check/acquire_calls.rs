@@ -1,7 +1,7 @@
 //! `AcquireCalls`: how many calls of `/v1/acquire` may wait, in all and for one subject, and the metrics about them.
 //!
 //! A place is held from the beginning of a call to its end, also by a call that is granted at once. The bounds keep places for
-//! bystanders: a subject has an eighth of them by default, and unauthenticated subjects, which are free to create, have three
+//! bystanders: a subject has an eighth of them by default, and anonymous subjects, which are free to create, have three
 //! quarters of them together.
 
 use std::collections::HashMap;

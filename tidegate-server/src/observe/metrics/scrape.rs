@@ -58,7 +58,7 @@ enum Read {
     Address(fn(&ListenerStats) -> usize),
     /// One for each server of a shared store.
     Server(fn(&ServerState) -> u64),
-    /// One for each rule that counts unauthenticated subjects in a shared store.
+    /// One for each rule that counts anonymous subjects in a shared store.
     Anonymous(fn(&SubjectStats) -> u64),
     /// One for each rule that counts authenticated subjects there.
     Authenticated(fn(&SubjectStats) -> u64),
