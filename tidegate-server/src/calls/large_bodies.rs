@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use super::request_limits::MAX_BODY_BYTES;
+use crate::listen::{BodyMemory, MemoryPermit};
 
 /// A body up to this length is not large.
 pub(crate) const MAX_SMALL_BODY_BYTES: u64 = 16 * 1024;
@@ -24,12 +24,12 @@ type BodyError = Box<dyn Error + Send + Sync>;
 
 /// The memory that is left for large bodies. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct LargeBodies(Arc<Semaphore>);
+pub(crate) struct LargeBodies(BodyMemory);
 
 /// The memory of one call, until it is dropped.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Reservation {
-    permit: Mutex<Option<OwnedSemaphorePermit>>,
+    permit: Mutex<Option<MemoryPermit>>,
     is_refused: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct ReservingBody<B> {
     /// Keeps the memory longer than this body lives.
     reservation: Option<Arc<Reservation>>,
     /// The memory, without a reservation.
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<MemoryPermit>,
 }
 
 impl LargeBodies {
@@ -50,7 +50,7 @@ impl LargeBodies {
     }
 
     fn with_bytes(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new(bytes)))
+        Self(BodyMemory::new(bytes))
     }
 
     /// A reservation for what is made of a body, unless the declared length of that is small.
@@ -65,8 +65,8 @@ impl LargeBodies {
     }
 
     /// Memory for the longest body.
-    fn reserve(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0).try_acquire_many_owned(MAX_BODY_BYTES as u32).ok()
+    fn reserve(&self) -> Option<MemoryPermit> {
+        self.0.acquire(MAX_BODY_BYTES, None).ok()
     }
 }
 
