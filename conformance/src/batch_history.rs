@@ -8,7 +8,7 @@ use tidegate::spi::{
     Check, Gate, KeyStem, LeaseOwner, MAX_AMOUNT, MAX_LOG_LIMIT, Plan, PlanMode, ReservationTerms, Role, Store,
     Subject, Verdict,
 };
-use tidegate::{AnonymousBounds, Clock, Limit, ManualClock, Penalty, Timestamp};
+use tidegate::{AnonymousBounds, Clock, Limit, ManualClock, Penalty, Rule, Timestamp, UsageKind};
 use tidegate_redis::RedisStore;
 
 use crate::history::{self, Cost, START, TimeMove};
@@ -207,9 +207,11 @@ impl GateSpec {
             Limit::Penalty(_) => index.checked_sub(1).map_or("r".into(), |before| format!("r{before}")),
             _ => format!("r{index}"),
         };
-        let gate = Gate::new(rule.clone(), "", limit, self.role, KeyStem::for_rule(&rule, &self.limit, ""));
-        let gate = gate.with_usage(index.is_multiple_of(2));
-        if let Some(bounds) = anonymous { gate.with_anonymous(bounds) } else { gate }
+        let stem = KeyStem::for_rule(&rule, &self.limit, "");
+        let mut rule = Rule::new(rule, limit).with_per(["subject"]);
+        rule.usage = index.is_multiple_of(2).then_some(UsageKind::Total);
+        rule.anonymous = anonymous;
+        Gate::new(rule, "", limit).with_role(self.role).with_stem(stem)
     }
 }
 

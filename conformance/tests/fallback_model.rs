@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use conformance::model::{Model, ModelRequest};
 use histories::{FailureSpec, RuleSpec, Step, rule, steps};
 use proptest::prelude::*;
-use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Subject};
+use tidegate::spi::{Check, Gate, Plan, Role, Subject};
 use tidegate::{
     Clock, Limit, Limiter, ManualClock, MemoryStore, OnFailure, OnOverload, Request, Rule, RuleMode, RuleSet,
 };
@@ -161,13 +161,12 @@ fn gates(rules: &[RuleSpec]) -> Vec<(usize, Gate)> {
     let mut gates = Vec::new();
     for (number, rule) in rules.iter().enumerate() {
         for (name, limit) in rule.limits.iter().enumerate() {
-            let (id, name) = (format!("r{number}"), format!("l{name}"));
-            let stem = KeyStem::for_rule(&id, limit, &name);
-            let gate = Gate::new(id, name, *limit, rule.role, stem)
+            let of_gate = Rule::new(format!("r{number}"), *limit)
+                .with_per(["subject"])
                 .with_on_failure(rule.on_failure)
                 .with_on_overload(rule.on_overload)
-                .with_static_limit(Some(rule.cap));
-            gates.push((number, gate));
+                .with_static_limit(rule.cap);
+            gates.push((number, Gate::new(of_gate, format!("l{name}"), *limit).with_role(rule.role)));
         }
     }
     gates

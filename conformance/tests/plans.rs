@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conformance::suite::{StoreFixture, limits_with_window, on_every_store, one_limit_of_each_kind};
-use tidegate::spi::{Check, Gate, KeyStem, Plan, PlanMode, Role, Store, Subject};
+use tidegate::spi::{Check, Gate, Plan, PlanMode, Role, Store, Subject};
 use tidegate::{Decision, Ending, Limit, Limiter, Rate, Request, Rule, RuleMode};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -351,7 +351,7 @@ async fn remaining<S: Store>(limiter: &Limiter<S>) -> Vec<u64> {
 }
 
 fn gate(rule: &str, limit: Limit, role: Role) -> Gate {
-    Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""))
+    Gate::for_rule(rule, limit).with_role(role)
 }
 
 fn plan(gates: &[Gate]) -> Plan<'_> {

@@ -169,11 +169,11 @@ mod tests {
     use crate::packed_plan::LIMIT_BYTES;
     use crate::period_clock::PackTime;
     use crate::timer;
-    use tidegate::spi::{Check, Gate, KeyStem, Plan, PlanMode, Role, Subject};
+    use tidegate::spi::{Check, Gate, Plan, PlanMode, Role, Subject};
     use tidegate::{Limit, Penalty, Period, Periods, Rate, StoreErrorKind};
 
     fn gate(rule: &str, limit: Limit, role: Role) -> Gate {
-        Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""))
+        Gate::for_rule(rule, limit).with_role(role)
     }
 
     fn token_bucket() -> Limit {

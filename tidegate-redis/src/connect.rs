@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::spi::{Adjustment, Check, Gate, Plan, Store, Subject};
-use tidegate::{AnonymousBounds, Limit, Namespace, StoreError, StoreErrorKind, SystemClock};
+use tidegate::{AnonymousBounds, Limit, Namespace, Rule, StoreError, StoreErrorKind, SystemClock};
 
 use crate::cross_slot::RecentDenials;
 use crate::denial_cache::DenialCache;
@@ -123,7 +123,7 @@ impl RedisStore {
         let limit =
             limit.map_err(|_| StoreError::new(StoreErrorKind::Unexpected, "no limit to check permissions with"))?;
         let bounds = AnonymousBounds::default().with_forget_after(Duration::from_secs(1));
-        let gate = Gate::for_rule("start probe", limit).with_anonymous(bounds);
+        let gate = Gate::new(Rule::new("start probe", limit).with_per(["partition"]).with_anonymous(bounds), "", limit);
         // These calls may take longer than decisions.
         let options = RedisOptions { timeout: Timeouts::for_startup(&self.options).budget, ..self.options.clone() };
         // Its keys are not those of a rule, so they are not counted.

@@ -144,7 +144,7 @@ impl Deployment {
 
 /// Lists the ids of the rules for which `condition` is true; `None` if there are none.
 fn list_rules(rules: &[&CompiledRule], condition: impl Fn(&CompiledRule) -> bool) -> Option<String> {
-    let ids: Vec<&str> = rules.iter().filter(|rule| condition(rule)).map(|rule| rule.matcher.id.as_str()).collect();
+    let ids: Vec<&str> = rules.iter().filter(|rule| condition(rule)).map(|rule| rule.id.as_str()).collect();
     list_names(&ids)
 }
 
@@ -317,7 +317,7 @@ fn hot_keys(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "hot keys are evaluated";
     let has_few_values =
         |source: &Source| matches!(source, Source::Constant(_) | Source::Action) || *source == method();
-    let few = |identity: &Identity| identity.name == "plan" || identity.sources.iter().any(has_few_values);
+    let few = |identity: &Identity| identity.name == "plan" || identity.each_source().any(has_few_values);
     let shared = |rule: &CompiledRule| rule.matcher.tenant != TenantUse::Subject && rule.matcher.per.iter().all(few);
     let by_tenant = |rule: &CompiledRule| rule.matcher.tenant == TenantUse::Subject && rule.matcher.per.iter().all(few);
     let found = [

@@ -11,8 +11,8 @@ use std::fmt;
 
 use tidegate::attributes;
 use tidegate_rules::internals::{
-    CompiledRule, Cost, CostSource, Identity, NEVER_APPLIES, NeverApplies, ProxyTrust, RequestMatcher, Source, Span,
-    TenantUse, compiled,
+    CompiledRule, Cost, Identity, NEVER_APPLIES, NeverApplies, ProxyTrust, RequestMatcher, Source, Span, TenantUse,
+    compiled, report_of,
 };
 use tidegate_rules::{FrontDoor, Problem, Report, RuleFile};
 
@@ -173,9 +173,9 @@ pub fn door_gaps(file: &RuleFile, door: FrontDoor) -> Vec<DoorGap> {
 
 /// Refuses a file that a server with this front end must not use: the errors among the [gaps](door_gaps).
 pub fn check_for_door(file: &RuleFile, door: FrontDoor) -> Result<(), Report> {
-    let gaps = door_gaps(file, door).into_iter().filter(DoorGap::is_error);
-    let errors = file.report().with_only(gaps.map(DoorGap::problem));
-    if errors.has_errors() { Err(errors) } else { Ok(()) }
+    let errors: Vec<Problem> =
+        door_gaps(file, door).into_iter().filter(DoorGap::is_error).map(DoorGap::problem).collect();
+    if errors.is_empty() { Ok(()) } else { Err(report_of(file, errors)) }
 }
 
 /// The [report](RuleFile::report), and for each of `doors` a warning for what the rules read and it never has, and a note of what its
@@ -183,7 +183,12 @@ pub fn check_for_door(file: &RuleFile, door: FrontDoor) -> Result<(), Report> {
 pub fn report_for_doors(file: &RuleFile, doors: &[FrontDoor]) -> Report {
     let gaps = doors.iter().flat_map(|door| door_gaps(file, *door)).map(DoorGap::problem);
     let needs = doors.iter().flat_map(|door| needs::problems(file, *door));
-    file.report().with_problems(gaps.chain(needs))
+    with_further(file, gaps.chain(needs))
+}
+
+/// The report of a file with further problems.
+fn with_further(file: &RuleFile, further: impl Iterator<Item = Problem>) -> Report {
+    report_of(file, file.report().problems().iter().cloned().chain(further).collect())
 }
 
 /// A rule at a front end.
@@ -225,10 +230,12 @@ impl<'r> RuleAtDoor<'r> {
         let effect = if parts().all(is_missing) { GapEffect::SharedCount } else { GapEffect::CoarserCount };
         let missing = parts().filter(|identity| is_missing(identity));
         let mut gaps: Vec<DoorGap> = missing
-            .map(|identity| self.gap(&describe(identity), effect, identity.sources.first(), self.per_span(identity)))
+            .map(|identity| {
+                self.gap(&describe(identity), effect, identity.each_source().next(), self.per_span(identity))
+            })
             .collect();
         let has_address =
-            |identity: &&Identity| identity.sources.iter().any(|source| matches!(source, Source::Ip | Source::Net(_)));
+            |identity: &&Identity| identity.each_source().any(|source| matches!(source, Source::Ip | Source::Net(_)));
         if self.door == FrontDoor::ForwardAuth
             && self.matcher.identity_config.trust == ProxyTrust::None
             && let Some(identity) = parts().find(has_address)
@@ -249,12 +256,7 @@ impl<'r> RuleAtDoor<'r> {
     /// What the cost reads and never has.
     fn cost_gap(&self) -> Option<DoorGap> {
         let Cost::Table(table) = &self.rule.matcher.cost else { return None };
-        let names: Vec<&str> = match &table.from {
-            CostSource::Default => return None,
-            CostSource::Header(name) => vec![name],
-            CostSource::Expression(expression) => expression.reads().iter().map(AsRef::as_ref).collect(),
-        };
-        names.into_iter().find_map(|name| {
+        table.from.names().iter().find_map(|name| {
             if name == attributes::SIZE {
                 return (!self.door.has_body_size()).then(|| {
                     let size = Source::Attribute(attributes::SIZE.into());
@@ -268,7 +270,7 @@ impl<'r> RuleAtDoor<'r> {
                 Some(identity) => !self.door.has_identity(identity),
                 None => source.as_ref().is_some_and(|source| !self.door.has(source)),
             };
-            let missing = identity.and_then(|identity| identity.sources.first()).or(source.as_ref());
+            let missing = identity.and_then(|identity| identity.each_source().next()).or(source.as_ref());
             is_missing.then(|| self.gap(name, GapEffect::MissingInCost, missing, &self.rule.cost_span))
         })
     }
@@ -284,7 +286,7 @@ impl<'r> RuleAtDoor<'r> {
     fn usage_gap(&self) -> Option<DoorGap> {
         let gap = |_| self.gap("usage", GapEffect::UnknownUsage, None, &self.rule.cost_span);
         // Callers of the check API, and services behind the tower layer, report it themselves.
-        self.rule.matcher.usage.filter(|_| !self.door.learns_of_ends()).map(gap)
+        self.rule.usage.filter(|_| !self.door.learns_of_ends()).map(gap)
     }
 
     /// A claim that the rule counts by, or that chooses its limit, if no proxy in front can have verified it.
@@ -295,10 +297,9 @@ impl<'r> RuleAtDoor<'r> {
         let rule = &self.rule.matcher;
         let tenant = (rule.tenant != TenantUse::No).then_some(&self.matcher.tenant);
         let plan = (!self.rule.plans.is_empty() || !rule.condition.plans.is_empty()).then_some(&self.matcher.plan);
-        let kinds =
-            rule.per.iter().chain(tenant).chain(plan).flat_map(|identity| identity.sources.iter().zip(&identity.kinds));
-        let (claim, kind) = kinds.into_iter().find(|(source, _)| matches!(source, Source::Claim(_)))?;
-        Some(self.gap(kind, GapEffect::UnverifiedClaim, Some(claim), &self.rule.per_span))
+        let sources = rule.per.iter().chain(tenant).chain(plan).flat_map(|identity| &identity.sources);
+        let claim = sources.into_iter().find(|one| matches!(one.source, Source::Claim(_)))?;
+        Some(self.gap(&claim.kind, GapEffect::UnverifiedClaim, Some(&claim.source), &self.rule.per_span))
     }
 
     fn has_any_plan(&self) -> bool {
@@ -308,19 +309,16 @@ impl<'r> RuleAtDoor<'r> {
     }
 
     fn per_span(&self, identity: &Identity) -> &'r Span {
-        let spans = &self.rule.per_spans;
-        spans.iter().find(|(name, _)| *name == identity.name).map_or(&self.rule.per_span, |(_, span)| span)
+        self.rule.per_span_of(identity).unwrap_or(&self.rule.per_span)
     }
 
     fn gap(&self, source: &str, effect: GapEffect, missing: Option<&Source>, span: &Span) -> DoorGap {
         DoorGap {
-            rule: self.rule.matcher.id.to_string(),
+            rule: self.rule.id.to_string(),
             door: self.door,
             source: source.to_owned(),
             effect,
-            is_error: effect == GapEffect::NeverApplies
-                && self.door == FrontDoor::Gateway
-                && self.rule.security == Some(true),
+            is_error: effect == GapEffect::NeverApplies && self.door == FrontDoor::Gateway && self.rule.security,
             help: help(effect, missing),
             span: span.clone(),
         }
@@ -329,5 +327,6 @@ impl<'r> RuleAtDoor<'r> {
 
 /// The sources of an identity, or its name if only the application sets it.
 fn describe(identity: &Identity) -> String {
-    if identity.sources.is_empty() { identity.name.to_string() } else { identity.kinds.join(", ") }
+    let kinds: Vec<&str> = identity.sources.iter().map(|one| one.kind.as_str()).collect();
+    if kinds.is_empty() { identity.name.to_string() } else { kinds.join(", ") }
 }

@@ -11,10 +11,9 @@ use tidegate::{
     Secret, SystemClock, Timestamp, UsageKind,
 };
 use tidegate_rules::RuleFile;
-use tidegate_rules::internals::{
-    CompiledFile, CompiledRule, ConditionMismatch, RequestView, RuleIndices, compiled, line,
-};
+use tidegate_rules::internals::{CompiledFile, CompiledRule, RequestView, RuleIndices, compiled, line};
 
+use crate::condition_mismatch::{ConditionMismatch, mismatch};
 use crate::describe_limit::{describe_ledger, describe_limit};
 use crate::timeline::{Timeline, timeline};
 
@@ -117,7 +116,7 @@ pub struct RuleEffect {
     /// What happens to the request while an instance is overloaded.
     pub on_overload: OnOverload,
     /// The limit of one instance in words, if the policy is [static](OnFailure::Static).
-    pub emergency: Option<String>,
+    pub static_limit: Option<String>,
     /// The format of responses that name the rule.
     pub error_format: ErrorFormat,
     /// The ledger of its quotas. A rule in shadow mode writes none.
@@ -204,19 +203,16 @@ impl Explainer<'_> {
             problem.as_ref().is_some_and(|problem| matches!(problem.kind(), RequestProblemKind::Path(_)));
         let readings = path.and_then(|path| rules.path_readings(path).ok());
         let readings: Vec<String> = readings.iter().flat_map(PathReadings::iter).map(str::to_owned).collect();
-        let requests: Vec<Request<'_>> = match readings.as_slice() {
-            [] => vec![request.clone()],
-            readings => readings.iter().map(|path| request.clone().with_replaced_attribute(PATH, path)).collect(),
-        };
+        let requests = with_paths(request, &readings);
         let views: Vec<_> = requests.iter().map(|request| RequestView::new(request, matcher)).collect();
         let exemptions: Vec<_> = views.iter().map(|view| matcher.exemptions(view)).collect();
         let explained = self.compiled.rules.iter().filter(|_| !is_path_refused).flat_map(|rule| {
             let status = |(view, exemptions): (&RequestView<'_, '_>, &RuleIndices)| {
-                let exempt = matcher.exemption_from(&rule.matcher.id, exemptions);
+                let exempt = matcher.exemption_from(&rule.id, exemptions);
                 self.status(rule, view, exempt)
             };
             unite_statuses(views.iter().zip(&exemptions).map(status)).into_iter().map(|status| RuleExplanation {
-                id: rule.matcher.id.to_string(),
+                id: rule.id.to_string(),
                 mode: rule.mode,
                 status,
             })
@@ -244,7 +240,7 @@ impl Explainer<'_> {
     }
 
     fn status(&self, rule: &CompiledRule, view: &RequestView<'_, '_>, exempt: Option<usize>) -> RuleStatus {
-        if let Some(ConditionMismatch { field, wanted, found }) = rule.matcher.condition.mismatch(view) {
+        if let Some(ConditionMismatch { field, wanted, found }) = mismatch(&rule.matcher.condition, view) {
             return RuleStatus::Differs { field, wanted, found };
         }
         match (rule.is_disabled(), exempt) {
@@ -259,7 +255,7 @@ impl Explainer<'_> {
         let matcher = &*self.compiled.matcher;
         let applies =
             |id: &str| rules.iter().any(|rule| rule.id == id && matches!(rule.status, RuleStatus::Applies(_)));
-        let rules = matcher.rules.iter().filter(|rule| applies(&rule.id));
+        let rules = matcher.rules.iter().filter(|matcher| applies(&matcher.rule.id));
         let identities = [&matcher.tenant, &matcher.plan].into_iter();
         let token = &matcher.identity_config.token;
         let mut claims: Vec<ClaimUse> = Vec::new();
@@ -282,7 +278,7 @@ impl Explainer<'_> {
         let rule_subject = rule.matcher.subject(view);
         let cost = rule.matcher.cost.units(view, matcher);
         // Resolved alone: of rules that share a budget only the first has a check in the plan.
-        let index = matcher.rules.iter().position(|matcher| matcher.id == rule.matcher.id).unwrap_or_default();
+        let index = matcher.rules.iter().position(|matcher| matcher.rule.id == rule.id).unwrap_or_default();
         let values = rule_subject.values(&rule.matcher);
         let policy = rule.matcher.on_failure.find(view);
         let on_failure = policy.unwrap_or(rule.matcher.on_failure.otherwise);
@@ -310,18 +306,17 @@ impl Explainer<'_> {
             subject_hash: checks.first().map(|check| check.key().subject().to_string()).unwrap_or_default(),
             anonymous: rule_subject.anonymous,
             cost,
-            usage: rule.matcher.usage,
+            usage: rule.usage,
             actual: rule.cost_header.as_ref().map(ToString::to_string),
             on_failure,
             is_default_policy: policy.is_none() && !rule.says_default,
             on_overload: rule.on_overload,
-            emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
-            error_format: rule.rule().error_format().unwrap_or(rules.header_policy().error_format()),
+            static_limit: rule.static_limit.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
+            error_format: rule.error_format.unwrap_or(rules.header_policy().error_format()),
             ledger: rule
                 .ledger
-                .as_ref()
                 .filter(|_| rule.mode != RuleMode::Shadow)
-                .map(|ledger| LedgerExplanation { mode: ledger.mode, keep_names: ledger.keep_names }),
+                .map(|mode| LedgerExplanation { mode, keep_names: rule.ledger_names }),
             limits: checks
                 .iter()
                 .map(|check| {
@@ -339,6 +334,14 @@ impl Explainer<'_> {
                 .collect(),
         }
     }
+}
+
+/// The request under each reading of its path; itself if there is none.
+pub(crate) fn with_paths<'q>(request: &Request<'q>, readings: &'q [String]) -> Vec<Request<'q>> {
+    if readings.is_empty() {
+        return vec![request.clone()];
+    }
+    readings.iter().map(|path| request.clone().with_replaced_attribute(PATH, path)).collect()
 }
 
 /// Describes the limit of a gate and its ledger.

@@ -26,6 +26,7 @@ mod door_gaps;
 pub use door_gaps::{DoorGap, GapEffect, check_for_door, door_gaps, report_for_doors, report_for_every_door};
 mod describe_limit;
 pub use describe_limit::{describe_ledger, describe_limit};
+mod condition_mismatch;
 mod no_rule;
 pub use no_rule::no_rule;
 mod explain;

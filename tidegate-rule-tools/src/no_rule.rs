@@ -6,6 +6,8 @@ use tidegate::{Request, attributes};
 use tidegate_rules::RuleFile;
 use tidegate_rules::internals::{CompiledRule, Condition, PathPattern, RequestView, Segment, compiled, nearest};
 
+use crate::condition_mismatch::mismatch;
+use crate::explain::with_paths;
 use crate::lint::list_names;
 
 /// The most paths that one request is compared with.
@@ -26,10 +28,7 @@ pub fn no_rule(file: &RuleFile, request: &Request<'_>) -> Option<String> {
         Some(Ok(readings)) => readings.iter().map(str::to_owned).collect(),
         None => Vec::new(),
     };
-    let requests: Vec<Request<'_>> = match paths.as_slice() {
-        [] => vec![request.clone()],
-        paths => paths.iter().map(|path| request.clone().with_replaced_attribute(PATH, path)).collect(),
-    };
+    let requests = with_paths(request, &paths);
     let views: Vec<RequestView<'_, '_>> = requests.iter().map(|request| RequestView::new(request, matcher)).collect();
     let matches = |view: &RequestView<'_, '_>| {
         let is_exempt = matcher.exemption_from_all(&matcher.exemptions(view)).is_some();
@@ -42,17 +41,18 @@ pub fn no_rule(file: &RuleFile, request: &Request<'_>) -> Option<String> {
     Some(["No rule matches this check.".to_owned()].into_iter().chain(nearest).collect::<Vec<_>>().join(" "))
 }
 
-fn nearest_rule(rules: &[CompiledRule], view: &RequestView<'_, '_>) -> Option<String> {
-    let condition = |rule: &CompiledRule| rule.matcher.condition.clone();
-    if let Some(rule) = rules.iter().find(|rule| rule.is_disabled() && rule.matcher.condition.matches(view)) {
-        return Some(format!("Rule `{}` would, and is disabled.", rule.matcher.id));
+fn nearest_rule<'r>(rules: &'r [CompiledRule], view: &RequestView<'_, '_>) -> Option<String> {
+    let condition = |rule: &'r CompiledRule| &*rule.matcher.condition;
+    if let Some(rule) = rules.iter().find(|rule| rule.is_disabled() && condition(rule).matches(view)) {
+        return Some(format!("Rule `{}` would, and is disabled.", rule.id));
     }
     // A rule with this action or path that differs in one other field.
-    for rule in rules.iter().filter(|rule| rule.matcher.condition.names_target()) {
-        let target =
-            Condition { actions: condition(rule).actions, paths: condition(rule).paths, ..Condition::default() };
-        if let Some(mismatch) = rule.matcher.condition.mismatch(view).filter(|_| target.matches(view)) {
-            let (id, field, wanted) = (&rule.matcher.id, mismatch.field, mismatch.wanted);
+    for rule in rules {
+        let Condition { actions, paths, .. } = condition(rule);
+        let target = Condition { actions: actions.clone(), paths: paths.clone(), ..Condition::default() };
+        let is_near = !(actions.is_empty() && paths.is_empty()) && target.matches(view);
+        if let Some(mismatch) = is_near.then(|| mismatch(condition(rule), view)).flatten() {
+            let (id, field, wanted) = (&rule.id, mismatch.field, mismatch.wanted);
             return Some(format!("Rule `{id}` is nearest, and wants another `{field}`: {wanted}."));
         }
     }

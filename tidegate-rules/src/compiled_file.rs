@@ -7,7 +7,7 @@ use tidegate::http::HeaderPolicy;
 
 use crate::compile::{CompiledRule, IdentifySpans};
 use crate::condition::Condition;
-use crate::identity::{Identity, Source};
+use crate::identity::{Identity, IdentitySource, Source};
 use crate::provenance::Provenance;
 use crate::request_matcher::{RequestMatcher, TenantUse};
 use crate::source_file::Span;
@@ -36,6 +36,14 @@ impl CompiledFile {
         self.matcher.identities.iter().zip(self.identify.sources.iter().map(Vec::as_slice))
     }
 
+    /// The position of a source of an identity that a rule counts by: below `identify`, or in `per`. `None` for a default.
+    pub fn source_span<'f>(&'f self, rule: &'f CompiledRule, identity: &Identity, index: usize) -> Option<&'f Span> {
+        match self.identify.names.iter().position(|(name, _)| *name == identity.name) {
+            Some(at) => self.identify.sources[at].get(index),
+            None => rule.per_span_of(identity),
+        }
+    }
+
     /// Whether a condition requires a header, or a host, that a client cannot choose.
     pub fn requires_verified(&self, condition: &Condition) -> bool {
         let authenticated = &self.identify.authenticated;
@@ -46,24 +54,31 @@ impl CompiledFile {
     }
 
     /// Whether a rule may count many unauthenticated subjects. Requests without any identity are only one subject.
-    pub fn counts_unauthenticated(&self, rule: &CompiledRule) -> bool {
+    pub fn counts_anonymous(&self, rule: &CompiledRule) -> bool {
         // Plans are few; forgeable ones have a lint of their own.
         let per = rule.matcher.per.iter().filter(|identity| identity.name != "plan");
         let tenant = (rule.matcher.tenant == TenantUse::Subject).then_some(&self.matcher.tenant);
         let parts: Vec<&Identity> = per.chain(tenant).collect();
-        parts.iter().any(|identity| may_be_unauthenticated(identity))
+        parts.iter().any(|identity| may_be_anonymous(identity))
             && !parts.iter().any(|identity| is_authenticated(identity))
     }
 }
 
+impl CompiledRule {
+    /// The position of an identity in `per`, if the rule names it there.
+    pub fn per_span_of(&self, identity: &Identity) -> Option<&Span> {
+        self.per_spans.iter().find(|(name, _)| *name == identity.name).map(|(_, span)| span)
+    }
+}
+
 /// Whether an unauthenticated source can be reached. A source that identifies nobody always has a value and hides later ones.
-fn may_be_unauthenticated(identity: &Identity) -> bool {
-    let reached = identity.provenances.iter().take_while(|provenance| **provenance != Provenance::NoIdentity);
-    reached.into_iter().any(|provenance| *provenance != Provenance::Verified)
+fn may_be_anonymous(identity: &Identity) -> bool {
+    let reached = identity.sources.iter().take_while(|one| one.provenance != Provenance::NoIdentity);
+    reached.into_iter().any(|one| one.provenance != Provenance::Verified)
 }
 
 /// Whether every value is authenticated.
 fn is_authenticated(identity: &Identity) -> bool {
-    !may_be_unauthenticated(identity)
-        && (identity.provenances.is_empty() || identity.provenances.contains(&Provenance::Verified))
+    let is_verified = |one: &IdentitySource| one.provenance == Provenance::Verified;
+    !may_be_anonymous(identity) && (identity.sources.is_empty() || identity.sources.iter().any(is_verified))
 }

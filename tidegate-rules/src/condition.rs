@@ -30,14 +30,6 @@ pub enum HostPattern {
     Below(SmolStr),
 }
 
-/// Why a condition does not match: the field, the wanted value, and the value of the request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConditionMismatch {
-    pub field: String,
-    pub wanted: String,
-    pub found: Option<String>,
-}
-
 impl Condition {
     /// How an exemption by network is written, for help.
     pub const BY_NETWORK_HELP: &str = "otherwise match the network too: `ip: 10.0.0.0/8`";
@@ -61,59 +53,6 @@ impl Condition {
                 || view.client().is_some_and(|ip| self.networks.iter().any(|network| network.contains(&ip))))
     }
 
-    /// The first field that does not match.
-    pub fn mismatch(&self, view: &RequestView<'_, '_>) -> Option<ConditionMismatch> {
-        let mismatch_in = |field: &str, part: Self, wanted: String, found: Option<String>| {
-            (!part.matches(view)).then(|| ConditionMismatch { field: field.to_owned(), wanted, found })
-        };
-        let to_owned = |text: Option<&str>| text.map(str::to_owned);
-        let none = Self::default;
-        mismatch_in("action", Self { actions: self.actions.clone(), ..none() }, list(&self.actions), {
-            Some(view.request.action().to_owned()).filter(|action| !action.is_empty())
-        })
-        .or_else(|| {
-            let part = Self { methods: self.methods.clone(), ..none() };
-            mismatch_in("method", part, list(&self.methods), to_owned(view.method()))
-        })
-        .or_else(|| {
-            let part = Self { paths: self.paths.clone(), ..none() };
-            mismatch_in("path", part, list(&self.paths), to_owned(view.path()))
-        })
-        .or_else(|| {
-            let part = Self { hosts: self.hosts.clone(), ..none() };
-            mismatch_in("host", part, list(&self.hosts), to_owned(view.host()))
-        })
-        .or_else(|| {
-            let part = Self { tenants: self.tenants.clone(), ..none() };
-            mismatch_in("tenant", part, list(&self.tenants), to_owned(view.tenant()))
-        })
-        .or_else(|| {
-            let part = Self { plans: self.plans.clone(), ..none() };
-            mismatch_in("plan", part, list(&self.plans), to_owned(Some(view.plan()).filter(|plan| !plan.is_empty())))
-        })
-        .or_else(|| {
-            self.headers.iter().find_map(|header| {
-                let part = Self { headers: vec![header.clone()], ..none() };
-                let wanted = if header.1.is_empty() { "any value".into() } else { list(&header.1) };
-                mismatch_in(
-                    &header.0.replacen(attributes::HEADER_PREFIX, "header ", 1),
-                    part,
-                    wanted,
-                    to_owned(view.attribute(&header.0)),
-                )
-            })
-        })
-        .or_else(|| {
-            let part = Self { networks: self.networks.clone(), ..none() };
-            mismatch_in("ip", part, list(&self.networks), view.client().map(|ip| ip.to_string()))
-        })
-    }
-
-    /// Whether it says for which actions or paths it is meant.
-    pub const fn names_target(&self) -> bool {
-        !self.actions.is_empty() || !self.paths.is_empty()
-    }
-
     /// Whether every request that matches `other` is known to match this condition too.
     pub fn covers(&self, other: &Self) -> bool {
         subset(&other.methods, &self.methods, |other, own| is_method(own, other))
@@ -127,17 +66,6 @@ impl Condition {
                 let same = other.headers.iter().find(|(other, _)| other == name);
                 same.is_some_and(|(_, others)| subset(others, values, |a, b| a == b))
             })
-    }
-
-    /// Whether a request can match both, as far as lists of values show.
-    pub fn may_overlap(&self, other: &Self) -> bool {
-        overlap(&self.methods, &other.methods, |a, b| is_method(a, b) || is_method(b, a))
-            && overlap(&self.paths, &other.paths, |a, b| a.covers(b) || b.covers(a))
-            && overlap(&self.hosts, &other.hosts, |a, b| a.covers(b) || b.covers(a))
-            && overlap(&self.tenants, &other.tenants, |a, b| a == b)
-            && overlap(&self.plans, &other.plans, |a, b| a == b)
-            && overlap(&self.actions, &other.actions, |a, b| a == b)
-            && overlap(&self.networks, &other.networks, |a, b| a.contains(b) || b.contains(a))
     }
 
     /// Appends the attributes that the condition reads.
@@ -159,7 +87,8 @@ impl HostPattern {
         }
     }
 
-    fn covers(&self, other: &Self) -> bool {
+    /// Whether it matches every host that `other` matches.
+    pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Below(own), Self::Below(other)) if own == other => true,
             (_, Self::Exactly(other) | Self::Below(other)) => self.matches(other),
@@ -189,13 +118,4 @@ fn any<T>(wanted: &[T], found: Option<&str>, is_match: impl Fn(&T, &str) -> bool
 /// Whether each of `inner` is contained in one of `outer`; an empty list stands for everything.
 fn subset<T>(inner: &[T], outer: &[T], like: impl Fn(&T, &T) -> bool) -> bool {
     outer.is_empty() || (!inner.is_empty() && inner.iter().all(|one| outer.iter().any(|other| like(one, other))))
-}
-
-/// Whether one of `left` and one of `right` are alike; an empty list stands for everything.
-fn overlap<T>(left: &[T], right: &[T], like: impl Fn(&T, &T) -> bool) -> bool {
-    left.is_empty() || right.is_empty() || left.iter().any(|one| right.iter().any(|other| like(one, other)))
-}
-
-fn list(values: &[impl fmt::Display]) -> String {
-    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -1,5 +1,7 @@
 //! `Cost`: how many units a request costs under a rule.
 
+use std::slice;
+
 use smol_str::SmolStr;
 use tidegate::spi::MAX_AMOUNT;
 
@@ -51,13 +53,10 @@ impl Cost {
     }
 
     /// The names that the expression reads, if there is one.
-    pub fn expression_reads(&self) -> &[SmolStr] {
+    pub(crate) fn expression_reads(&self) -> &[SmolStr] {
         match self {
-            Self::Table(table) => match &table.from {
-                CostSource::Expression(expression) => expression.reads(),
-                CostSource::Default | CostSource::Header(_) => &[],
-            },
-            Self::Given | Self::Fixed(_) => &[],
+            Self::Table(table) if matches!(table.from, CostSource::Expression(_)) => table.from.names(),
+            _ => &[],
         }
     }
 
@@ -65,20 +64,25 @@ impl Cost {
     pub(crate) fn reads(&self, matcher: &RequestMatcher, names: &mut Vec<SmolStr>) {
         let Self::Table(table) = self else { return };
         table.routes.reads(names);
-        match &table.from {
-            CostSource::Default => {}
-            CostSource::Header(name) => names.push(name.clone()),
-            CostSource::Expression(expression) => {
-                for name in expression.reads() {
-                    match matcher.named(name) {
-                        Some(identity) => identity.reads(&matcher.identity_config, names),
-                        None => match Source::parse(name) {
-                            Ok(source) => source.reads(&matcher.identity_config, names),
-                            Err(_) => names.push(name.clone()),
-                        },
-                    }
-                }
+        for name in table.from.names() {
+            match matcher.named(name) {
+                Some(identity) => identity.reads(&matcher.identity_config, names),
+                None => match Source::parse(name) {
+                    Ok(source) => source.reads(&matcher.identity_config, names),
+                    Err(_) => names.push(name.clone()),
+                },
             }
+        }
+    }
+}
+
+impl CostSource {
+    /// The header, or the names that the expression reads.
+    pub fn names(&self) -> &[SmolStr] {
+        match self {
+            Self::Default => &[],
+            Self::Header(name) => slice::from_ref(name),
+            Self::Expression(expression) => expression.reads(),
         }
     }
 }

@@ -98,7 +98,7 @@ impl FrontDoor {
     /// Whether a request through this door can have a value of the identity.
     pub fn has_identity(self, identity: &Identity) -> bool {
         (identity.application_attribute.is_some() && self.has_application())
-            || identity.sources.iter().any(|source| self.has(source))
+            || identity.each_source().any(|source| self.has(source))
     }
 
     fn has_header(self, name: &str) -> bool {

@@ -3,31 +3,29 @@
 
 use std::path::Path;
 
-pub use crate::compile::{CompiledRule, IdentifySpans, PlanLimits};
+pub use crate::compile::CompiledRule;
 pub use crate::compiled_file::CompiledFile;
-pub use crate::condition::{Condition, ConditionMismatch, is_method};
-pub use crate::cost::{Cost, CostSource, CostTable};
-pub use crate::expression::Expression;
-pub use crate::failure_policy::FailurePolicy;
+pub use crate::condition::{Condition, is_method};
+pub use crate::cost::{Cost, CostSource};
 pub use crate::file_checks::{
     ExampleRequest, MAX_COMPARISONS, NEVER_APPLIES, NOT_COMPARED, NeverApplies, weight as condition_weight,
 };
 pub use crate::forwarded::ProxyTrust;
-pub use crate::identity::{Identity, Source};
+pub use crate::identity::{Identity, IdentitySource, Source};
 pub use crate::index::RuleIndices;
 pub use crate::path::{PathPattern, Segment};
 pub use crate::provenance::{AuthenticatedNames, Provenance, how_to_authenticate};
-pub use crate::quantity::{format_duration, format_rate, format_window, parse_count};
+pub use crate::quantity::{format_duration, format_rate, format_window};
 pub use crate::read::{OneOrMany, Spanned, decode, parse};
 pub use crate::repeated::RepeatedPolicy;
 pub use crate::request_matcher::{RequestMatcher, RuleMatcher, TenantUse};
 pub use crate::request_view::RequestView;
-pub use crate::route_table::{RouteEntry, RouteTable};
-pub use crate::rule_file::FindLints;
+pub use crate::route_table::RouteEntry;
 pub use crate::source_file::Span;
 pub use crate::suggest::nearest;
 
-use crate::{Report, RuleFile};
+use crate::rule_file::FindLints;
+use crate::{Problem, Report, RuleFile};
 
 /// Loads a file, and finds its lints.
 pub fn load_with(path: &Path, find_lints: FindLints) -> Result<RuleFile, Report> {
@@ -46,5 +44,10 @@ pub fn compiled(file: &RuleFile) -> &CompiledFile {
 
 /// The line of a position, from 1.
 pub fn line(file: &RuleFile, span: &Span) -> usize {
-    file.report().line(span)
+    file.report().source().position(span.start).0
+}
+
+/// A report of the file with these problems.
+pub fn report_of(file: &RuleFile, problems: Vec<Problem>) -> Report {
+    Report::new(file.report().source(), problems)
 }

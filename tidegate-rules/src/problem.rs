@@ -96,16 +96,6 @@ impl Report {
         Self { source: source.clone(), problems }
     }
 
-    /// The same report with further problems.
-    pub fn with_problems(&self, further: impl Iterator<Item = Problem>) -> Self {
-        Self::new(&self.source, self.problems.iter().cloned().chain(further).collect())
-    }
-
-    /// A report of the same file with only these problems.
-    pub fn with_only(&self, problems: impl Iterator<Item = Problem>) -> Self {
-        Self::new(&self.source, problems.collect())
-    }
-
     /// A report of a file that could not be read at all.
     pub fn unreadable(name: &str, reason: &str) -> Self {
         Self::new(&SourceFile::new(name, ""), vec![Problem::error("unreadable", reason, 0..0)])
@@ -126,9 +116,9 @@ impl Report {
         self.source.position(problem.span.start)
     }
 
-    /// The line of a position, from 1.
-    pub(crate) fn line(&self, span: &Span) -> usize {
-        self.source.position(span.start).0
+    /// The file, for further problems.
+    pub(crate) const fn source(&self) -> &SourceFile {
+        &self.source
     }
 
     /// Whether the file cannot be used.

@@ -89,7 +89,7 @@ impl AuthenticatedNames {
 }
 
 /// The help on how to declare sources as authenticated.
-pub fn how_to_authenticate(sources: &[Source]) -> String {
+pub fn how_to_authenticate<'s>(sources: impl IntoIterator<Item = &'s Source>) -> String {
     let listed = |source: &Source| match source {
         Source::Attribute(name) => Some(attributes::header_name(name).unwrap_or(name).to_owned()),
         Source::Query(name) => Some(format!("query:{name}")),
@@ -97,7 +97,7 @@ pub fn how_to_authenticate(sources: &[Source]) -> String {
         Source::Host => Some(attributes::HOST.to_owned()),
         _ => None,
     };
-    let Some(listed) = sources.iter().map(listed).collect::<Option<Vec<_>>>() else {
+    let Some(listed) = sources.into_iter().map(listed).collect::<Option<Vec<_>>>() else {
         return "let a proxy verify it and send it as a header".to_owned();
     };
     let listed = listed.join(", ");

@@ -112,7 +112,7 @@ pub(crate) fn parse_rate(text: &str) -> Result<Rate, String> {
 }
 
 /// Parses a rate and the burst of a static limit, which is the amount as written: 600 for `600/m`.
-pub(crate) fn parse_cap(text: &str) -> Result<(u64, Rate), String> {
+pub(crate) fn parse_static_limit(text: &str) -> Result<(u64, Rate), String> {
     let rate = parse_rate(text)?;
     let (number, factor) = amount_of(amount_and_time(text)?.0).map_err(|problem| format!("{problem}; {RATE_HELP}"))?;
     let whole = || {
@@ -123,7 +123,7 @@ pub(crate) fn parse_cap(text: &str) -> Result<(u64, Rate), String> {
 }
 
 /// Parses a count: `600`, `10_000`, `10k` (thousands) or `5M` (millions).
-pub fn parse_count(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
     const HELP: &str = "write 600, 10_000, 10k or 5M";
     let (number, factor) = amount_of(bounded(text)?).map_err(|problem| format!("{problem}; {HELP}"))?;
     number.times(factor).map_err(|error| match error {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
-use tidegate::{OnMissing, Request, RequestProblem, RequestProblemKind, UsageKind, attributes};
+use tidegate::{OnMissing, Request, RequestProblem, RequestProblemKind, Rule, RuleMode, attributes};
 
 use crate::condition::Condition;
 use crate::cost::Cost;
@@ -54,7 +54,7 @@ pub struct RequestMatcher {
 /// The part of a rule that requests are matched with.
 #[derive(Clone, Debug)]
 pub struct RuleMatcher {
-    pub id: SmolStr,
+    pub rule: Arc<Rule>,
     pub condition: Box<Condition>,
     /// The part of the condition that the index does not check; `None` for most rules.
     pub rest: Option<Box<Condition>>,
@@ -62,11 +62,8 @@ pub struct RuleMatcher {
     pub per: Arc<[Identity]>,
     pub tenant: TenantUse,
     pub cost: Cost,
-    /// The tokens of a language model that are the actual cost.
-    pub usage: Option<UsageKind>,
+    /// What applies while the store fails, to requests of some routes in place of what the rule says.
     pub on_failure: FailurePolicy,
-    pub on_missing: OnMissing,
-    pub is_shadow: bool,
 }
 
 /// How a rule uses the tenant.
@@ -134,7 +131,8 @@ impl RequestMatcher {
     /// The fields of a body that identities and costs read, each once.
     pub(crate) fn find_body_fields(&self) -> Vec<SmolStr> {
         let per = self.rules.iter().flat_map(|rule| rule.per.iter());
-        let sources = self.identities.iter().chain([&self.tenant, &self.plan]).chain(per).flat_map(|one| &one.sources);
+        let sources =
+            self.identities.iter().chain([&self.tenant, &self.plan]).chain(per).flat_map(Identity::each_source);
         let by_source = sources.filter_map(|source| if let Source::Body(name) = source { Some(&**name) } else { None });
         let by_cost = self.rules.iter().flat_map(|rule| rule.cost.expression_reads());
         let mut names: Vec<SmolStr> =
@@ -205,12 +203,12 @@ impl RuleMatcher {
     /// The first part that a request lacks, if the rule refuses the request then. A plan identifies nobody, and a part that comes from the
     /// body is not missing before the body is read.
     fn refused_part<'r>(&'r self, subject: &'r RuleSubject<'_>, view: &RequestView<'_, '_>) -> Option<&'r str> {
-        if self.on_missing != OnMissing::Error || self.is_shadow {
+        if self.rule.on_missing != OnMissing::Error || self.is_shadow() {
             return None;
         }
         let may_follow = |identity: &Identity| {
             view.request.attribute(attributes::BODY).is_none()
-                && identity.sources.iter().any(|source| matches!(source, Source::Body(_)))
+                && identity.each_source().any(|source| matches!(source, Source::Body(_)))
         };
         let part = |name: &str| match name {
             attributes::TENANT => Some(&view.matcher.tenant),
@@ -245,11 +243,17 @@ impl RuleMatcher {
         provenances.peek().is_some() && provenances.all(|provenance| provenance != Provenance::Verified)
     }
 
-    /// The names of the parts of a subject, in the order of [`RuleSubject::values`].
-    pub(crate) fn names(&self) -> Vec<SmolStr> {
-        let tenant = (self.tenant != TenantUse::No).then(|| SmolStr::new("tenant"));
-        let each =
-            self.per.iter().flat_map(|identity| [format_smolstr!("{}:kind", identity.name), identity.name.clone()]);
+    /// Whether the rule is in shadow mode.
+    fn is_shadow(&self) -> bool {
+        self.rule.mode == RuleMode::Shadow
+    }
+}
+
+impl TenantUse {
+    /// The names of the parts of a subject of `per`, in the order of [`RuleSubject::values`].
+    pub(crate) fn subject_names(self, per: &[Identity]) -> Vec<SmolStr> {
+        let tenant = (self != Self::No).then(|| SmolStr::new("tenant"));
+        let each = per.iter().flat_map(|identity| [format_smolstr!("{}:kind", identity.name), identity.name.clone()]);
         tenant.into_iter().chain(each).collect()
     }
 }
@@ -278,7 +282,7 @@ impl RuleSubject<'_> {
         subject
     }
 
-    /// A value for each of the rule's [names](RuleMatcher::names).
+    /// A value for each of the [names](TenantUse::subject_names).
     pub fn values(&self, rule: &RuleMatcher) -> SmallVec<[Option<&str>; 4]> {
         let mut values = SmallVec::new();
         if rule.tenant != TenantUse::No {
@@ -312,7 +316,7 @@ impl Matcher for RequestMatcher {
         candidates.retain(|index| self.rules[*index as usize].rest.as_ref().is_none_or(|rest| rest.matches(&view)));
         if !candidates.is_empty() {
             let exemptions = self.exemptions(&view);
-            candidates.retain(|index| self.exemption_from(&self.rules[*index as usize].id, &exemptions).is_none());
+            candidates.retain(|index| self.exemption_from(&self.rules[*index as usize].rule.id, &exemptions).is_none());
         }
         if candidates.is_empty() {
             let body_use = view.take_body_use(BodyNeed::Enforced);
@@ -327,10 +331,10 @@ impl Matcher for RequestMatcher {
                 view.refuse(RequestProblemKind::Missing, name);
             }
             let cost = rule.cost.units(&view, self);
-            if rule.usage.is_some() {
+            if rule.rule.usage.is_some() {
                 view.need_body();
             }
-            let need = if rule.is_shadow { BodyNeed::Shadow } else { BodyNeed::Enforced };
+            let need = if rule.is_shadow() { BodyNeed::Shadow } else { BodyNeed::Enforced };
             body_use = body_use.unite(view.take_body_use(need));
             let others = subject.others();
             if others.len() >= MAX_REPEATED_VALUES {
@@ -364,7 +368,7 @@ impl Matcher for RequestMatcher {
         for rule in &self.rules {
             rule.per.iter().for_each(|identity| identity.reads(&self.identity_config, &mut names));
             rule.cost.reads(self, &mut names);
-            names.extend(rule.usage.map(|_| attributes::BODY.into()));
+            names.extend(rule.rule.usage.map(|_| attributes::BODY.into()));
             rule.on_failure.reads(&mut names);
         }
         // Plans and scopes may need these whatever the rules count by.

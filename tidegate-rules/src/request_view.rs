@@ -73,12 +73,12 @@ impl<'m, 'q> RequestView<'m, 'q> {
     }
 
     /// The method; case matters.
-    pub(crate) fn method(&self) -> Option<&'q str> {
+    pub fn method(&self) -> Option<&'q str> {
         self.request.attribute(attributes::METHOD)
     }
 
     /// The host in its normal form.
-    pub(crate) fn host(&self) -> Option<&str> {
+    pub fn host(&self) -> Option<&str> {
         self.host.get_or_init(|| Some(attributes::normalize_host(self.attribute(attributes::HOST)?))).as_deref()
     }
 
@@ -180,7 +180,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
     }
 
     /// An attribute. Of one that came more than once, the value that its policy selects.
-    pub(crate) fn attribute(&self, name: &str) -> Option<&'q str> {
+    pub fn attribute(&self, name: &str) -> Option<&'q str> {
         let first = self.request.attribute(name)?;
         if !self.request.has_repeats() {
             return Some(first);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate::{Limit, OnFailure, Periods, RuleMode, RuleSet};
 
-use crate::compile::{self, CompiledRule};
+use crate::compile;
 use crate::compiled_file::CompiledFile;
 use crate::problem::{Problem, Report, Severity};
 use crate::read::Spanned;
@@ -44,7 +44,7 @@ pub struct RuleFile {
 }
 
 /// Finds probable mistakes in a file without errors, and in one with only those that [`file_checks`] finds.
-pub type FindLints = fn(&CompiledFile, &mut Vec<Problem>);
+pub(crate) type FindLints = fn(&CompiledFile, &mut Vec<Problem>);
 
 impl RuleFile {
     /// Loads a file. On failure, the report has all of its errors.
@@ -99,7 +99,8 @@ impl RuleFile {
         mut problems: Vec<Problem>,
     ) -> Result<Self, Report> {
         let matcher = &compiled.matcher;
-        let rules = RuleSet::with_matcher(compiled.rules.iter().map(CompiledRule::rule), Arc::clone(matcher));
+        let rules = compiled.rules.iter().map(|rule| Arc::clone(&rule.matcher.rule));
+        let rules = RuleSet::with_matcher(rules, Arc::clone(matcher));
         let rules = rules.map(|rules| {
             rules
                 .with_header_policy(compiled.header_policy.clone())
@@ -109,7 +110,7 @@ impl RuleFile {
         if let Err(error) = &rules
             && !Report::new(source, problems.clone()).has_errors()
         {
-            let mut named = compiled.rules.iter().filter(|rule| rule.matcher.id == error.rule());
+            let mut named = compiled.rules.iter().filter(|rule| rule.id == error.rule());
             let span = named.next().map(|rule| rule.id_span.clone());
             problems.push(Problem::error("rule", error.to_string(), span.unwrap_or(0..0)));
         }
@@ -127,22 +128,22 @@ impl RuleFile {
 
     /// Every failure policy that a rule has, by route and for all other requests. None if there is no such rule, or it is disabled.
     pub fn failure_policies(&self, id: &str) -> impl Iterator<Item = OnFailure> {
-        let rule = self.compiled.matcher.rules.iter().find(|rule| rule.id == id);
-        rule.into_iter().flat_map(|rule| rule.on_failure.each().map(|(_, policy)| policy))
+        let rule = self.compiled.matcher.rules.iter().find(|matcher| matcher.rule.id == id);
+        rule.into_iter().flat_map(|matcher| matcher.on_failure.each().map(|(_, policy)| policy))
     }
 
     /// The rules with a quota that no ledger records, unless they say `ledger: none`. A rule in shadow mode records nothing in any case.
     pub fn unrecorded_quotas(&self) -> impl Iterator<Item = &str> {
         let enabled = self.compiled.rules.iter().filter(|rule| rule.mode == RuleMode::Enabled);
-        enabled.filter(|rule| rule.unrecorded_quota.is_some()).map(|rule| rule.matcher.id.as_str())
+        enabled.filter(|rule| rule.unrecorded_quota.is_some()).map(|rule| rule.id.as_str())
     }
 
     /// The calendar of each quota, with the owner of its accounts, which is the rule or `$` and its budget, and the name of the limit. A plan
     /// may have another calendar than its rule.
     pub fn quota_periods(&self) -> impl Iterator<Item = (String, &str, Periods)> {
         self.compiled.rules.iter().flat_map(|rule| {
-            let owner = rule.budget.as_ref().map_or_else(|| rule.matcher.id.to_string(), |budget| format!("${budget}"));
-            let limits = rule.limits.iter().chain(rule.plans.iter().flat_map(|plan| &plan.limits));
+            let owner = rule.budget.as_ref().map_or_else(|| rule.id.to_string(), |budget| format!("${budget}"));
+            let limits = rule.limits.iter().chain(rule.plans.iter().flat_map(|(_, limits)| limits));
             limits.filter_map(move |(name, limit)| match limit {
                 Limit::Quota(quota) => Some((owner.clone(), name.as_str(), quota.periods())),
                 _ => None,
@@ -160,7 +161,7 @@ impl RuleFile {
 impl RuleFile {
     /// The ids of all rules in the order of the file, disabled ones included.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
-        self.compiled.rules.iter().map(|rule| rule.matcher.id.as_str())
+        self.compiled.rules.iter().map(|rule| rule.id.as_str())
     }
 
     /// The id of each rule and the names in its `per`; empty if all requests share the limit.
@@ -168,7 +169,7 @@ impl RuleFile {
         self.compiled.rules.iter().map(|rule| {
             let tenant = (rule.matcher.tenant == TenantUse::Subject).then_some("tenant");
             let each = rule.matcher.per.iter().map(|identity| identity.name.as_str());
-            (rule.matcher.id.as_str(), tenant.into_iter().chain(each).collect())
+            (rule.id.as_str(), tenant.into_iter().chain(each).collect())
         })
     }
 
@@ -176,7 +177,7 @@ impl RuleFile {
     pub fn path_patterns(&self) -> impl Iterator<Item = (&str, Vec<String>)> {
         self.compiled.rules.iter().map(|rule| {
             let patterns = rule.matcher.condition.paths.iter().map(ToString::to_string);
-            (rule.matcher.id.as_str(), patterns.collect())
+            (rule.id.as_str(), patterns.collect())
         })
     }
 }

@@ -69,7 +69,7 @@ impl RuleFile {
                     anonymous: subject.anonymous,
                     address: subject.address,
                 };
-                visit(&rule.id, status.clone(), matched);
+                visit(&rule.rule.id, status.clone(), matched);
             }
         }
         view.problem().map_or(Ok(()), |problem| Err(problem.clone()))
@@ -78,7 +78,7 @@ impl RuleFile {
     /// Whether a rule counts by something that identifies a sender. All senders share the limit of one that does not, of which the subject is
     /// a path, a constant, a plan or nothing. `None` if there is no such rule, or it is disabled.
     pub fn identifies_subjects(&self, id: &str) -> Option<bool> {
-        let rule = self.compiled.matcher.rules.iter().find(|rule| rule.id == id)?;
+        let rule = self.compiled.matcher.rules.iter().find(|matcher| matcher.rule.id == id)?;
         let identifies =
             |identity: &Identity| identity.name != "plan" && identity.provenance_if_missing() != Provenance::NoIdentity;
         Some(rule.tenant == TenantUse::Subject || rule.per.iter().any(identifies))

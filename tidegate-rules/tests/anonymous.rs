@@ -131,7 +131,7 @@ fn a_rule_sets_the_bounds_for_anonymous_subjects() {
 
 #[test]
 fn a_rule_sets_the_bound_for_authenticated_subjects() {
-    let bound = |more: &str| file("ip", more).unwrap().rules().rule("a").unwrap().max_subjects();
+    let bound = |more: &str| file("ip", more).unwrap().rules().rule("a").unwrap().max_subjects;
     assert_eq!(bound(", authenticated: { most: 5M }"), 5_000_000);
     assert_eq!((bound(""), bound(", authenticated: {}")), (10_000_000, 10_000_000));
     for (authenticated, message) in [

@@ -22,7 +22,7 @@ fn file(http: &str, tokens: &str, api: &str) -> RuleFile {
 
 /// The formats of the two rules; `None` for that of the header policy.
 fn formats(file: &RuleFile) -> [Option<ErrorFormat>; 2] {
-    ["tokens", "api"].map(|rule| file.rules().rule(rule).unwrap().error_format())
+    ["tokens", "api"].map(|rule| file.rules().rule(rule).unwrap().error_format)
 }
 
 #[test]

@@ -15,3 +15,4 @@ mod reading;
 mod reference;
 mod repeated;
 mod tenants;
+mod unsafe_files;

@@ -29,7 +29,7 @@ fn matched(file: &RuleFile, action: &str, attributes: &[(&str, &str)]) -> Vec<(S
     let request = request(action, attributes);
     let plan = file.rules().resolve(&request);
     let check = |check: &tidegate::spi::Check<'_>| {
-        (check.gate().rule().to_string(), check.cost(), check.gate().limit().amount())
+        (check.gate().rule().id.to_string(), check.cost(), check.gate().limit().amount())
     };
     plan.checks().iter().map(check).collect()
 }

@@ -54,7 +54,8 @@ fn request(path: &str) -> Request<'_> {
 fn checks(file: &RuleFile, path: &str) -> Vec<(String, u64)> {
     let plan = file.rules().resolve(&request(path));
     assert_eq!(plan.problem(), None, "{path}");
-    let mut checks: Vec<_> = plan.checks().iter().map(|check| (check.gate().rule().to_owned(), check.cost())).collect();
+    let mut checks: Vec<_> =
+        plan.checks().iter().map(|check| (check.gate().rule().id.to_string(), check.cost())).collect();
     checks.sort();
     checks
 }

@@ -28,7 +28,7 @@ use crate::calls::unknown_calls::{answer_unlisted_paths, answer_wrong_methods};
 use crate::calls::{health, openapi};
 use crate::engine::Engine;
 use crate::observe::metrics::metrics_format::MetricsFormat;
-use crate::observe::metrics::{lease_collector, ledger_collector};
+use crate::observe::metrics::scrape::Scrape;
 
 /// The index page.
 const INDEX_PAGE: &str = "\
@@ -76,9 +76,8 @@ pub(crate) fn router(
 
 async fn metrics(State(engine): State<Arc<Engine>>, headers: HeaderMap) -> impl IntoResponse {
     let format = MetricsFormat::from_headers(&headers);
-    let leases = lease_collector::open_metrics(engine.handle());
-    let ledger = ledger_collector::open_metrics(engine.ledger());
-    let pages = [&*engine.metrics().open_metrics(), &leases, &ledger, &engine.envoy().stats().open_metrics()];
+    let read = Scrape::new(&engine).open_metrics();
+    let pages = [&*engine.metrics().open_metrics(), &read, &engine.envoy().stats().open_metrics()];
     let page = format.page(&pages);
     ([(CONTENT_TYPE, format.content_type())], page)
 }

@@ -1,8 +1,10 @@
-//! The flags of `tidegate serve`, and the parsers of their values.
+//! The flags of `tidegate serve`: those that no part has for itself, and the parsers of values. Each other flag is declared where its value is used.
 
-pub(crate) mod bound_args;
 pub(crate) mod flag_values;
 pub(crate) mod namespace_args;
 pub(crate) mod secret;
 pub(crate) mod serve_args;
-pub(crate) mod upstream_args;
+
+/// Heading of the flags that bound what clients may use. Several structs have some of them, so each states its place under the heading
+/// (`display_order`).
+pub(crate) const LIMITS_HEADING: &str = "Limits on clients";

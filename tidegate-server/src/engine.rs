@@ -9,7 +9,6 @@ mod rules_status;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use rustls::ServerConfig;
 use tidegate::{Limiter, MemoryStore, Namespace, Secret, Timer};
@@ -22,7 +21,6 @@ use self::instrumented_store::InstrumentedStore;
 use self::ledger::{LedgerMeans, LedgerSetup, ServerLedger, warn_of_unrecorded};
 use self::rule_fingerprint::RuleFingerprint;
 use self::rules_status::{RulesStatus, log_report};
-use crate::args::flag_values::file_error;
 use crate::args::serve_args::ServeArgs;
 use crate::command::failure::Failure;
 use crate::command::timer::tokio_timer;
@@ -30,14 +28,13 @@ use crate::doors::check::waiting::AcquireCalls;
 use crate::doors::door_gaps::{check_gateway_rules, log_gaps};
 use crate::doors::envoy::door::Envoy;
 use crate::doors::envoy::{EnvoyConfig, EnvoyService};
-use crate::lifecycle::connect::{StoreProbe, connect};
 use crate::lifecycle::part::{Part, PartErrors};
 use crate::lifecycle::start_page;
-use crate::listen::{Tls, TlsError, TlsFiles};
+use crate::listen::{Tls, TlsArgs, TlsError};
 use crate::observe::log::refusal_log::RefusalLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::observers::Observers;
-use crate::store::{AnyStore, StoreUrl};
+use crate::store::{AnyStore, StoreProbe};
 use crate::tokens::GrantTokens;
 
 /// What all front ends share.
@@ -62,8 +59,6 @@ pub(crate) struct Engine {
     has_secret: bool,
     tokens: GrantTokens,
     waiting: AcquireCalls,
-    /// The longest time that a caller waits.
-    max_wait: Duration,
     /// For callers that wait, and for the age of leases.
     timer: Arc<dyn Timer>,
     part_errors: PartErrors,
@@ -78,7 +73,7 @@ impl Engine {
     /// Reads the files, connects to the store, and logs a warning for each harmful setting.
     pub(crate) async fn open(arguments: &ServeArgs) -> Result<Self, Failure> {
         let doors = arguments.front_doors()?;
-        let url = StoreUrl::parse(&arguments.store).map_err(|why| Failure::usage(format!("--store: {why}")))?;
+        let url = arguments.store.url()?;
         if arguments.secret.secret()?.is_none() && url.is_shared() {
             let warning = "anyone who reads the store can guess subjects; set TIDEGATE_SECRET";
             tracing::warn!(target: "tidegate::store", "{warning}");
@@ -93,7 +88,7 @@ impl Engine {
             warn_of_unrecorded(&file);
         }
         let journal = setup.as_ref().and_then(LedgerSetup::journal);
-        let (store, probe) = connect(&url, arguments, journal).await?;
+        let (store, probe) = arguments.store.connect(&url, journal).await?;
         let ledger = match setup {
             Some(setup) => Some(ServerLedger::open(setup, store.clone()).await?),
             None => None,
@@ -117,7 +112,7 @@ impl Engine {
         // Instances on a shared store need the same secret. For one process alone, nobody may compute the hash of a subject.
         let secret = secret.unwrap_or_else(|| if is_shared { Secret::public() } else { Secret::random() });
         let envoy = Envoy::open(&arguments.envoy, arguments.has_envoy(), arguments.envoy_budget(), &secret)?;
-        let metrics = Arc::new(Metrics::new(arguments.near_limit, store.clone()));
+        let metrics = Arc::new(Metrics::new(arguments.near_limit));
         metrics.follow(&file);
         let store = InstrumentedStore::new(store, Arc::clone(&metrics));
         let observers = Observers { metrics: Arc::clone(&metrics), refusals: Arc::clone(&refusals) };
@@ -125,7 +120,7 @@ impl Engine {
         let limiter = limiter.with_secret(&secret).with_observer(observers);
         let limiter = limiter.with_reservation_ttl(arguments.reservation_ttl);
         let limiter = if is_shared {
-            limiter.with_fallback_store(MemoryStore::new().with_max_keys(arguments.memory_keys))
+            limiter.with_fallback_store(MemoryStore::new().with_max_keys(arguments.store.memory_keys))
         } else {
             limiter
         };
@@ -134,31 +129,30 @@ impl Engine {
             None => limiter,
         };
         let untrusted = metrics.untrusted_forwarded().clone();
-        let waiting = AcquireCalls::new(arguments.waiting_bounds(), metrics.waiting().clone());
+        let waiting = AcquireCalls::new(arguments.waiting, metrics.waiting().clone());
         let engine = Self {
             handle: Handle::new(limiter),
             rule_changes: watch::Sender::new(()),
             store,
             metrics,
             refusals,
-            clients: Arc::new(ClientResolver::new(arguments.bounds.exempt_clients.clone(), &file, untrusted)),
+            clients: Arc::new(ClientResolver::new(arguments.exempt_clients.clone(), &file, untrusted)),
             doors,
             has_strict_checks: arguments.strict_checks,
             path: arguments.rules.clone(),
             envoy,
             status: RwLock::new(RulesStatus::new(1, file)),
             fingerprint: RuleFingerprint::new(&secret),
-            namespace: arguments.namespace().clone(),
+            namespace: arguments.store.namespace().clone(),
             store_name: if is_shared { "redis" } else { "memory" },
             ledger,
             has_secret,
             tokens: GrantTokens::new(arguments.secret.token_key(), is_shared),
             waiting,
-            max_wait: arguments.max_wait,
             timer,
             part_errors: PartErrors::default(),
-            tls: tls(arguments.tls()?)?,
-            gateway_tls: tls(arguments.gateway_tls()?)?,
+            tls: arguments.tls()?.as_ref().map(TlsArgs::load).transpose()?,
+            gateway_tls: arguments.gateway_tls()?.as_ref().map(TlsArgs::load).transpose()?,
             _probe: probe,
         };
         engine.announce_rules();
@@ -260,11 +254,6 @@ impl Engine {
     /// The callers that wait.
     pub(crate) const fn waiting(&self) -> &AcquireCalls {
         &self.waiting
-    }
-
-    /// The longest time that a caller waits.
-    pub(crate) const fn max_wait(&self) -> Duration {
-        self.max_wait
     }
 
     pub(crate) fn timer(&self) -> &dyn Timer {
@@ -377,16 +366,6 @@ fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
         None => tidegate_rule_tools::parse_and_lint("example", start_page::EXAMPLE_RULES),
     };
     Ok(read?)
-}
-
-fn tls(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
-    let Some(files) = files else { return Ok(None) };
-    let flags = [
-        ("--tls-cert", Some(&files.certificate)),
-        ("--tls-key", Some(&files.key)),
-        ("--tls-client-ca", files.client_ca.as_ref()),
-    ];
-    Tls::load(files.clone()).map(Some).map_err(|error| file_error(&flags, &error))
 }
 
 impl fmt::Debug for Engine {

@@ -1,7 +1,6 @@
-//! From the start of the server to its end: the connection to the store, the share of file descriptors, the start page, and files that are
+//! From the start of the server to its end: the share of file descriptors, the start page, and files that are
 //! read again when they change.
 
-pub(crate) mod connect;
 pub(crate) mod descriptors;
 mod file_writers;
 pub(crate) mod part;

@@ -29,9 +29,9 @@ use crate::engine::Engine;
 use crate::lifecycle::reload::{self, ReloadableFiles};
 use crate::lifecycle::start_page;
 use crate::listen::{Gauge, Listener, ListenerStats, RequestScope, ResolveClient, Tasks, Tls};
+use crate::observe::log::bound_log::BoundLog;
 use crate::observe::log::logging;
 use crate::observe::log::status_log::StatusLog;
-use crate::observe::metrics::listener_collector::BoundLog;
 
 /// Interval of the status log, and window of the refusal log. With a shorter one, a store that comes and goes would fill the log.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -99,7 +99,7 @@ async fn report_until(engine: &Engine, stopped: impl Future<Output = ()>) {
         }
         engine.refusals().end_window();
         status_log.update(engine.store());
-        bound_log.update(engine.metrics().listeners());
+        bound_log.update(engine.metrics().addresses());
     }
 }
 
@@ -110,7 +110,7 @@ impl Server {
         let plan = arguments.descriptor_plan();
         let gateway = arguments.gateway(&plan)?;
         let engine = Arc::new(Engine::open(arguments).await?);
-        let stats = engine.metrics().listeners();
+        let stats = engine.metrics().addresses();
         let limits = arguments.limits(plan.connections);
         let listen = |flag, address: Option<SocketAddr>, tls: Option<&Tls>, stats: &Arc<ListenerStats>| {
             let (tls, stats, limits, clients) = (tls.cloned(), Arc::clone(stats), limits.clone(), engine.clients());
@@ -137,7 +137,7 @@ impl Server {
         let (timeout, mut front_doors) = (arguments.request_timeout, JoinSet::new());
         if let Some((address, listener)) = http {
             let api = check::router(Arc::clone(&engine), BrowserGuard::new(address), stopping.clone());
-            let waiting = Some((check::ACQUIRE_PATH, engine.max_wait()));
+            let waiting = Some((check::ACQUIRE_PATH, engine.waiting().max_wait()));
             let api = request_limits::http(api, CallTimeouts { call: timeout, waiting }, &stats.http);
             front_doors.spawn(serve(listener, api, stopping.clone()));
         }
@@ -202,7 +202,7 @@ impl Server {
 /// Waits until no connection is open, no lease is held, and all releases are sent.
 async fn wait_for_releases(engine: &Engine) {
     let mut interval = tokio::time::interval(LAST_RELEASES_INTERVAL);
-    let gateway = &engine.metrics().listeners().gateway;
+    let gateway = &engine.metrics().addresses().gateway;
     while gateway.value(Gauge::Connections) + engine.handle().held_leases() > 0
         || engine.store().inner().background_adjustments() > 0
     {

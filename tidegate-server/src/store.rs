@@ -1,5 +1,7 @@
 //! `AnyStore`: the store that a URL names. It forwards every call to that store.
 
+mod connect;
+
 use std::sync::Arc;
 
 use tidegate::spi::algorithm::quota::QuotaState;
@@ -9,6 +11,8 @@ use tidegate::spi::{
 };
 use tidegate::{MemoryStore, Namespace, StoreError};
 use tidegate_redis::{RedisOptions, RedisStore, ServerState, SubjectStats};
+
+pub(crate) use self::connect::{StoreArgs, StoreProbe};
 
 /// The URL of a store.
 ///

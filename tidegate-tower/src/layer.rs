@@ -210,8 +210,8 @@ impl<S: Store> LimitLayer<S> {
             return BodyNeed::None;
         }
         let mut has_usage = false;
-        let found = self
-            .with_request(&active, parts, |request| rules.find(request, |rule| has_usage |= rule.usage().is_some()));
+        let found =
+            self.with_request(&active, parts, |request| rules.find(request, |rule| has_usage |= rule.usage.is_some()));
         match found {
             Ok(body_use) if !is_grpc || has_usage => body_use.text,
             _ => BodyNeed::None,

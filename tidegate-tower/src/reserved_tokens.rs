@@ -14,7 +14,7 @@ impl ReservedTokens {
     /// `None` if no rule counts the prompt.
     pub(crate) fn from_plan(rules: &RuleSet, plan: &Plan<'_>) -> Option<Self> {
         let counts_prompt = |rule: &&str| rules.usage(rule).is_some_and(|kind| kind != UsageKind::Output);
-        let names = plan.checks().iter().map(|check| check.gate().rule());
+        let names = plan.checks().iter().map(|check| check.gate().rule().id.as_str());
         names.filter(counts_prompt).filter_map(|rule| plan.rule_cost(rule)).max().map(Self)
     }
 }

@@ -15,7 +15,7 @@ use http_body::Body;
 use tidegate::attributes::RequestAttributes;
 use tidegate::http::{ErrorFormat, Rejection};
 use tidegate::spi::{BodyNeed, BodyUse, Origin, Plan, Store};
-use tidegate::{Decision, Ending, Grant, GrantGuard, HeldLease, Rule, StoreError, StoreErrorKind};
+use tidegate::{Decision, Ending, Grant, GrantGuard, HeldLease, StoreError, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attribute_sources::header_value;
@@ -320,7 +320,7 @@ fn reject_denied<S: Store, B>(
     decision: &Decision,
 ) -> Response<ResponseBody<B>> {
     let rule = decision.rule().and_then(|id| active.limiter.rules().rule(id));
-    let message = rule.and_then(Rule::message);
+    let message = rule.and_then(|rule| rule.message.as_deref());
     let rejection = header_policy(settings, active).reject(decision, message, accept(headers).as_deref());
     reject(settings, headers, rejection)
 }

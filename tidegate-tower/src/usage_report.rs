@@ -86,7 +86,7 @@ impl UsageReport {
     ) -> Self {
         let rules = limiter.rules();
         let is_enforced =
-            |name: &str| rules.rule(name).is_some_and(|rule| rule.usage().is_some() && rule.mode() != RuleMode::Shadow);
+            |name: &str| rules.rule(name).is_some_and(|rule| rule.usage.is_some() && rule.mode != RuleMode::Shadow);
         let rule_cost = |name: &str| RuleCost { rule: name.to_owned(), usage: rules.usage(name), stated: None };
         let holds = grant.split_off(|part| part.kind() == GrantKind::Held);
         let duration = holds.duration();

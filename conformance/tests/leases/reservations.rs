@@ -197,7 +197,7 @@ async fn an_unreadable_value_does_not_drop_the_other_commits_in_the_background()
         let limit = Limit::token_bucket(100, Rate::per_hour(1).unwrap()).unwrap();
         let rules = ["other", "good"].map(|rule| Rule::new(rule, limit).with_action(rule));
         let limiter = limiter(&server, rules.clone()).await;
-        let both = rules.map(|rule| Rule::new(rule.id(), limit));
+        let both = rules.map(|rule| Rule::new(rule.id, limit));
         let both = Limiter::new(RuleSet::new(both).unwrap(), limiter.store().clone());
         let mut decision = both.reserve(&Request::new("").with_cost(60), None).await.unwrap();
         let plan = limiter.plan(&Request::new("other"));

@@ -120,7 +120,7 @@ impl LogEntries {
 
 /// Capacity and refill rate of the first limit of a rule, if it is a bucket. A leaky bucket admits what a token bucket admits, only later.
 fn bucket_of(rules: &RuleSet, rule: &str) -> Option<(u64, Rate)> {
-    let (_, limit) = rules.rule(rule)?.limits().next()?;
+    let (_, limit) = rules.rule(rule)?.limits.first()?;
     match limit {
         Limit::TokenBucket(bucket) => Some((bucket.capacity(), bucket.refill())),
         Limit::LeakyBucket(bucket) => Some((limit.amount(), bucket.drain())),

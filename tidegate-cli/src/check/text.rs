@@ -160,7 +160,7 @@ fn print_response(decision: &Decision, file: &RuleFile, request: &Request<'_>, o
         }
         return;
     }
-    let message = decision.rule().and_then(|rule| file.rules().rule(rule)).and_then(|rule| rule.message());
+    let message = decision.rule().and_then(|rule| file.rules().rule(rule)).and_then(|rule| rule.message.as_deref());
     let rejection = policy.reject(decision, message, request.attribute(attributes::ACCEPT_HEADER));
     output.line(format_args!("\nResponse {}", rejection.status));
     print_headers(&rejection.headers, output);

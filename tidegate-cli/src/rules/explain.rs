@@ -124,9 +124,10 @@ fn print_rule(rule: &RuleExplanation, effect: &RuleEffect, claims: &[ClaimUse], 
         }
         output.line(format_args!("    key        {}", output.styled(Style::Dim, &limit.key)));
     }
-    let cap = effect.emergency.as_ref().map(|cap| format!(", {cap}, for all subjects together")).unwrap_or_default();
+    let static_limit =
+        effect.static_limit.as_ref().map(|limit| format!(", {limit}, for all subjects together")).unwrap_or_default();
     let default = if effect.ledger.is_some() && effect.is_default_policy { " (the default with a ledger)" } else { "" };
-    output.line(format_args!("    on failure {}{cap}{default}", effect.on_failure.as_str()));
+    output.line(format_args!("    on failure {}{static_limit}{default}", effect.on_failure.as_str()));
     if effect.on_overload != OnOverload::Policy {
         output.line(format_args!("    overloaded {}", effect.on_overload.as_str()));
     }

@@ -264,7 +264,7 @@ impl<'g> CountedLimit<'g> {
     fn from_parts(gate: &'g Gate, key: &Key<'_>, anonymous: bool) -> Self {
         Self {
             id: CountId { stem: key.stem().id(), anonymous },
-            rule: gate.rule(),
+            rule: &gate.rule().id,
             max_subjects: gate.max_subjects(anonymous),
             max_ttl_micros: if anonymous { max_ttl_micros(gate) } else { None },
         }
@@ -293,15 +293,20 @@ mod tests {
 
     use super::super::overflow_route::has_overflow;
     use super::*;
-    use tidegate::AnonymousBounds;
     use tidegate::spi::{LeaseOwner, Network, ReservationTerms, Subject};
+    use tidegate::{AnonymousBounds, Rule};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
     /// A limit for this many subjects of each kind.
     fn gate(max_keys: u64) -> Gate {
+        gate_with(max_keys, max_keys)
+    }
+
+    fn gate_with(max_anonymous: u64, max_subjects: u64) -> Gate {
         let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
-        Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(max_keys)).with_max_subjects(max_keys)
+        let rule = Rule::new("login-ip", limit).with_per(["ip"]).with_max_subjects(max_subjects);
+        Gate::new(rule.with_anonymous(AnonymousBounds::new(max_anonymous)), "", limit)
     }
 
     fn check(gate: &Gate, subject: u128) -> Check<'_> {
@@ -364,7 +369,7 @@ mod tests {
     /// Otherwise a flood of addresses would lock out new API keys.
     #[test]
     fn anonymous_and_authenticated_subjects_are_counted_separately() {
-        let (tracker, gate) = (CardinalityTracker::default(), gate(2).with_max_subjects(3));
+        let (tracker, gate) = (CardinalityTracker::default(), gate_with(2, 3));
         let (anonymous, authenticated) = (check(&gate, 1000), check(&gate, 1000).with_anonymous(false));
         create_keys(&tracker, anonymous, 2);
         assert_eq!([anonymous, authenticated].map(|check| overflows(&tracker, check, None)), [true, false]);

@@ -29,11 +29,8 @@ const HOLD_BYTES: u64 = 22;
 const ESTIMATED_SUBJECTS: u64 = 1_000_000;
 
 pub(super) fn item(rules: &[&CompiledRule]) -> ChecklistItem {
-    let mut each: Vec<(u64, &str)> = rules
-        .iter()
-        .filter(|rule| counts_many(rule))
-        .map(|rule| (subject_bytes(rule), rule.matcher.id.as_str()))
-        .collect();
+    let mut each: Vec<(u64, &str)> =
+        rules.iter().filter(|rule| counts_many(rule)).map(|rule| (subject_bytes(rule), rule.id.as_str())).collect();
     let total: u64 = each.iter().fold(0, |sum, (bytes, _)| sum.saturating_add(*bytes));
     // The largest first; only some are listed.
     each.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
@@ -67,7 +64,7 @@ fn outboxes(rules: &[&CompiledRule]) -> String {
 
 /// The size of reservations, which the estimate does not include, since the number of open ones is not known.
 fn reservations(rules: &[&CompiledRule]) -> String {
-    let mut reserving = rules.iter().filter(|rule| rule.matcher.usage.is_some()).map(|rule| rule.matcher.id.as_str());
+    let mut reserving = rules.iter().filter(|rule| rule.usage.is_some()).map(|rule| rule.id.as_str());
     reserving.next().map_or_else(String::new, |first| {
         let more = if reserving.next().is_some() { " and others" } else { "" };
         format!(
@@ -85,7 +82,7 @@ fn counts_many(rule: &CompiledRule) -> bool {
 /// The size for one subject: all limits of the rule, or those of its largest plan.
 fn subject_bytes(rule: &CompiledRule) -> u64 {
     let sum = |limits: &[(smol_str::SmolStr, Limit)]| limits.iter().map(|(_, limit)| limit_bytes(limit)).sum::<u64>();
-    let limits = rule.plans.iter().map(|plan| sum(&plan.limits)).chain([sum(&rule.limits)]).max().unwrap_or_default();
+    let limits = rule.plans.iter().map(|(_, limits)| sum(limits)).chain([sum(&rule.limits)]).max().unwrap_or_default();
     limits + rule.penalty.map_or(0, |_| KEY_BYTES)
 }
 

@@ -1,16 +1,17 @@
 //! What is known of a rule when nobody says which front ends are used: where it never applies, and where all requests share one count.
 
-use super::{DoorGap, GapEffect, RuleAtDoor};
-use crate::lint::{UNAVAILABLE_AT_DOOR, list_names};
 use tidegate_rules::internals::{CompiledFile, CompiledRule, NEVER_APPLIES, compiled};
 use tidegate_rules::{FrontDoor, Problem, Report, RuleFile};
+
+use super::{DoorGap, GapEffect, RuleAtDoor, with_further};
+use crate::lint::{UNAVAILABLE_AT_DOOR, list_names};
 
 /// The [report](RuleFile::report), and what rules read and a front end never has, if they then never apply there or share one count. Each is
 /// a note, since the front end may not be used; but a warning if the rule has `security: true` and never applies, or says that it is
 /// meant for the front end.
 pub fn report_for_every_door(file: &RuleFile) -> Report {
     let compiled = compiled(file);
-    file.report().with_problems(compiled.enabled_rules().flat_map(|rule| problems(compiled, rule)))
+    with_further(file, compiled.enabled_rules().flat_map(|rule| problems(compiled, rule)))
 }
 
 fn problems(file: &CompiledFile, rule: &CompiledRule) -> Vec<Problem> {
@@ -45,7 +46,7 @@ fn problem(rule: &CompiledRule, gaps: &[DoorGap]) -> Problem {
     let refused =
         if gaps.iter().any(DoorGap::is_error) { ", and a server with a gateway refuses the file" } else { "" };
     let message = format!("rule `{id}` {verb} by `{source}`, which {doors} never {have}: {consequence}{refused}");
-    let is_warning = is_declared || (code == NEVER_APPLIES && rule.security == Some(true));
+    let is_warning = is_declared || (code == NEVER_APPLIES && rule.security);
     let new: fn(_, String, _) -> _ = if is_warning { Problem::warning } else { Problem::note };
     new(code, message, span.clone()).with_help(*help)
 }

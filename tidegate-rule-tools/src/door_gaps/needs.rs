@@ -2,9 +2,7 @@
 
 use smol_str::SmolStr;
 use tidegate::attributes;
-use tidegate_rules::internals::{
-    CompiledRule, Cost, CostSource, Identity, RequestMatcher, Source, TenantUse, compiled,
-};
+use tidegate_rules::internals::{CompiledRule, Cost, Identity, RequestMatcher, Source, TenantUse, compiled};
 use tidegate_rules::{FrontDoor, Problem, RuleFile};
 
 use crate::lint::{NEEDED_AT_DOOR, list_names};
@@ -38,7 +36,7 @@ pub(super) fn problems(file: &RuleFile, door: FrontDoor) -> Vec<Problem> {
                     needed.push(name);
                 }
             }
-            let id = &rule.matcher.id;
+            let id = &rule.id;
             let message = format!("for rule `{id}` at {}, {subject} {}", door.title(), list_names(&needed)?);
             Some(Problem::note(NEEDED_AT_DOOR, message, rule.id_span.clone()).with_help(help))
         })
@@ -65,11 +63,7 @@ fn sources(rule: &CompiledRule, matcher: &RequestMatcher) -> Vec<Source> {
     }
     if let Cost::Table(table) = &rule.matcher.cost {
         table.routes.reads(&mut names);
-        match &table.from {
-            CostSource::Default => {}
-            CostSource::Header(name) => names.push(name.clone()),
-            CostSource::Expression(expression) => names.extend(expression.reads().iter().cloned()),
-        }
+        names.extend_from_slice(table.from.names());
     }
     for name in names {
         match matcher.named(&name) {
@@ -81,10 +75,10 @@ fn sources(rule: &CompiledRule, matcher: &RequestMatcher) -> Vec<Source> {
 }
 
 fn identity_sources(identity: &Identity) -> Vec<Source> {
-    match identity.sources.as_slice() {
-        [] => vec![Source::Attribute(identity.name.clone())],
-        sources => sources.to_vec(),
+    if identity.sources.is_empty() {
+        return vec![Source::Attribute(identity.name.clone())];
     }
+    identity.each_source().cloned().collect()
 }
 
 /// The name of a value in a call of this door; `None` if the door has it by itself.

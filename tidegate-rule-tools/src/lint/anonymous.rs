@@ -2,6 +2,7 @@
 //! memory in the store for as long as its limit remembers it.
 
 use std::time::Duration;
+
 use tidegate_rules::Problem;
 use tidegate_rules::internals::{CompiledFile, CompiledRule, format_duration};
 
@@ -14,7 +15,7 @@ const MAX_SILENT_RETENTION: Duration = Duration::from_secs(60 * 60);
 pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
     let has_forget_after = rule.anonymous.is_some_and(|anonymous| anonymous.forget_after.is_some());
     let longest = limits::all(rule).map(|(_, limit)| limit.max_window()).max()?;
-    if has_forget_after || longest <= MAX_SILENT_RETENTION || !file.counts_unauthenticated(rule) {
+    if has_forget_after || longest <= MAX_SILENT_RETENTION || !file.counts_anonymous(rule) {
         return None;
     }
     let shown = format_duration(longest);

@@ -75,7 +75,7 @@ pub(super) fn one_client_holds_all(
 
 /// Tokens that all requests reserve from one limit, without a rule beside that bounds how many requests of each client run.
 pub(super) fn one_client_reserves_all(rule: &CompiledRule, beside: &[(usize, &CompiledRule)]) -> Option<Problem> {
-    let is_suspect = rule.matcher.usage.is_some() && failure_policy::counts_everybody(rule);
+    let is_suspect = rule.usage.is_some() && failure_policy::counts_everybody(rule);
     if !is_suspect || beside.iter().any(|(_, other)| holds_for_each(other)) {
         return None;
     }
@@ -94,6 +94,6 @@ fn holds_for_each(rule: &CompiledRule) -> bool {
 
 /// Whether a rule has concurrency limits only, in itself or in a plan.
 fn holds_alone(rule: &CompiledRule) -> bool {
-    let mut plans = rule.plans.iter().map(|plan| &plan.limits).chain([&rule.limits]);
+    let mut plans = rule.plans.iter().map(|(_, limits)| limits).chain([&rule.limits]);
     plans.any(|limits| limits.iter().all(|(_, limit)| limit.has_slots()))
 }

@@ -129,13 +129,13 @@ pub(super) fn is_as_strict(strict: &CompiledRule, rule: &CompiledRule) -> bool {
     let (own, other) = (&strict.matcher.on_failure, &rule.matcher.on_failure);
     let least = own.each().map(|(_, policy)| strictness(policy).unwrap_or(0)).min();
     let most = other.each().map(|(_, policy)| strictness(policy).unwrap_or(CLOSED)).max();
-    least >= most || (own == other && strict.emergency == rule.emergency)
+    least >= most || (own == other && strict.static_limit == rule.static_limit)
 }
 
-/// The strictness of `closed`, which refuses whatever a static cap refuses.
+/// The strictness of `closed`, which refuses whatever a static limit refuses.
 const CLOSED: u8 = 3;
 
-/// A number for policies of which one refuses all that another refuses; `None` for a static cap, which depends on its amount.
+/// A number for policies of which one refuses all that another refuses; `None` for a static limit, which depends on its amount.
 const fn strictness(policy: OnFailure) -> Option<u8> {
     match policy {
         OnFailure::Open | OnFailure::Degraded => Some(0),

@@ -4,7 +4,6 @@
 mod exemption;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::slice;
 
 use ipnet::IpNet;
 use smol_str::SmolStr;
@@ -29,20 +28,18 @@ struct TrustLint<'r> {
     file: &'r CompiledFile,
     authenticated: &'r AuthenticatedNames,
     /// Computed once, because many rules may use one identity.
-    named: HashMap<&'r str, IdentityTrust<'r>>,
+    named: HashMap<&'r str, IdentityTrust>,
 }
 
 /// Whether an identity can be forged.
 #[derive(Clone, Copy)]
-struct IdentityTrust<'r> {
+struct IdentityTrust {
     /// The first forgeable source that can be reached.
     forgeable: Option<usize>,
     /// The source `host`, if it can be reached. It is forgeable unless the rule matches hosts.
     host: Option<usize>,
     /// Whether it identifies a sender that cannot choose it freely.
     trusted: bool,
-    /// The positions of its sources.
-    spans: &'r [Span],
 }
 
 /// Appends the lints about identities. `earlier` are the problems that compiling found.
@@ -57,7 +54,7 @@ pub(super) fn lint(file: &CompiledFile, earlier: &[Problem], lints: &mut Vec<Pro
         }
     }
     let mut reported = HashSet::new();
-    for rule in file.rules.iter().filter(|rule| !rule.is_disabled()) {
+    for rule in file.enabled_rules() {
         trust.forgeable_subjects(rule, &mut reported, lints);
         lints.extend(trust.forgeable_cost(rule));
     }
@@ -82,28 +79,23 @@ fn trusts_everyone(network: &IpNet, span: &Span) -> Option<Problem> {
 impl<'r> TrustLint<'r> {
     fn new(file: &'r CompiledFile) -> Self {
         let mut trust = Self { file, authenticated: &file.identify.authenticated, named: HashMap::new() };
-        trust.named = file
-            .defined_identities()
-            .map(|(identity, spans)| (&*identity.name, trust.assess(identity, spans)))
-            .collect();
+        let defined = file.defined_identities();
+        trust.named = defined.map(|(identity, _)| (&*identity.name, trust.assess(identity))).collect();
         trust
     }
 
-    fn assess(&self, identity: &Identity, spans: &'r [Span]) -> IdentityTrust<'r> {
+    fn assess(&self, identity: &Identity) -> IdentityTrust {
         let trusted = |source| matches!(self.provenance(source), Provenance::Verified | Provenance::Address);
         let forgeable = self.reached(identity).position(|source| self.provenance(source) == Provenance::Forgeable);
         let host = self.reached(identity).position(|source| *source == Source::Host);
         let host = host.filter(|_| !self.authenticated.contains("host"));
-        let trusted = forgeable.is_none() && (identity.sources.is_empty() || identity.sources.iter().any(trusted));
-        IdentityTrust { forgeable, host, trusted, spans }
+        let trusted = forgeable.is_none() && (identity.sources.is_empty() || identity.each_source().any(trusted));
+        IdentityTrust { forgeable, host, trusted }
     }
 
     /// Assesses an identity of a rule: a name from `identify`, or a source in `per`.
-    fn assess_for_rule(&self, rule: &'r CompiledRule, identity: &Identity) -> IdentityTrust<'r> {
-        let assess = self.named.get(&*identity.name).copied().unwrap_or_else(|| {
-            let span = rule.per_spans.iter().find(|(name, _)| *name == identity.name).map(|(_, span)| span);
-            self.assess(identity, span.map_or(&[], slice::from_ref))
-        });
+    fn assess_for_rule(&self, rule: &CompiledRule, identity: &Identity) -> IdentityTrust {
+        let assess = self.named.get(&*identity.name).copied().unwrap_or_else(|| self.assess(identity));
         if rule.matcher.condition.hosts.is_empty() { assess.with_any_host() } else { assess }
     }
 
@@ -118,8 +110,8 @@ impl<'r> TrustLint<'r> {
     /// The sources that can be reached: one that always has a value hides those after it.
     fn reached<'i>(&self, identity: &'i Identity) -> impl Iterator<Item = &'i Source> {
         let always = |source: &Source| matches!(self.provenance(source), Provenance::Address | Provenance::NoIdentity);
-        let last = identity.sources.iter().position(always).map_or(identity.sources.len(), |last| last + 1);
-        identity.sources[..last].iter()
+        let last = identity.each_source().position(always).map_or(identity.sources.len(), |last| last + 1);
+        identity.each_source().take(last)
     }
 
     fn forgeable_tenant(&self, identity: &Identity, spans: &[Span]) -> Option<Problem> {
@@ -130,16 +122,16 @@ impl<'r> TrustLint<'r> {
             source if is_tenant => !self.authenticated.authenticates_tenant(source),
             source => matches!(self.provenance(source), Provenance::Forgeable | Provenance::BodyField),
         };
-        let index = identity.sources.iter().position(untrue)?;
-        let (name, kind) = (&identity.name, &identity.kinds[index]);
+        let (one, span) = identity.sources.iter().zip(spans).find(|(one, _)| untrue(&one.source))?;
+        let (name, kind) = (&identity.name, &one.kind);
         let effect = if is_tenant { ": it separates no subjects, and selects no plan through `tenants`" } else { "" };
         let message = format!("a client can send any `{kind}` and so choose its {name}{effect}");
-        let problem = Problem::warning("unauthenticated-tenant", message, spans.get(index)?.clone());
-        Some(problem.with_help(how_to_authenticate(&identity.sources[index..=index])))
+        let problem = Problem::warning("unauthenticated-tenant", message, span.clone());
+        Some(problem.with_help(how_to_authenticate([&one.source])))
     }
 
     /// Sources of a rule with which a client can be a new subject each time.
-    fn forgeable_subjects(&self, rule: &'r CompiledRule, reported: &mut HashSet<usize>, lints: &mut Vec<Problem>) {
+    fn forgeable_subjects(&self, rule: &CompiledRule, reported: &mut HashSet<usize>, lints: &mut Vec<Problem>) {
         let tenant = (rule.matcher.tenant == TenantUse::Subject).then_some(&self.file.matcher.tenant);
         let parts = || rule.matcher.per.iter().map(|identity| (identity, self.assess_for_rule(rule, identity)));
         if tenant.is_some_and(|tenant| self.assess_for_rule(rule, tenant).trusted)
@@ -150,13 +142,17 @@ impl<'r> TrustLint<'r> {
         // Forgeable plans have a lint of their own.
         for (identity, assess) in parts().filter(|(identity, _)| identity.name != "plan") {
             let Some(index) = assess.forgeable else { continue };
-            let Some(span) = assess.spans.get(index).filter(|span| reported.insert(span.start)) else { continue };
-            let (id, kind) = (&rule.matcher.id, &identity.kinds[index]);
+            let Some(span) = self.file.source_span(rule, identity, index) else { continue };
+            if !reported.insert(span.start) {
+                continue;
+            }
+            let (id, one) = (&rule.id, &identity.sources[index]);
+            let kind = &one.kind;
             let message = format!("a client can send any `{kind}` and so avoid rule `{id}`");
             let problem = Problem::warning("unauthenticated-header", message, span.clone());
-            let help = match &identity.sources[index] {
+            let help = match &one.source {
                 Source::Host => "list the hosts: `match: { host: api.example.com }`".to_owned(),
-                source => how_to_authenticate(slice::from_ref(source)),
+                source => how_to_authenticate([source]),
             };
             lints.push(problem.with_help(format!("{help}; otherwise count by `ip`")));
         }
@@ -167,7 +163,7 @@ impl<'r> TrustLint<'r> {
         let Cost::Table(table) = &rule.matcher.cost else { return None };
         let CostSource::Expression(expression) = &table.from else { return None };
         // What a request with `usage` announces is corrected by what it used, and a model keeps to the `max_tokens` that it was sent.
-        let is_settled = |name: &&SmolStr| rule.matcher.usage.is_some() && name.starts_with("body:");
+        let is_settled = |name: &&SmolStr| rule.usage.is_some() && name.starts_with("body:");
         let reads = expression.reads().iter().filter(|name| !is_settled(name));
         let forgeable = reads.filter_map(|name| self.forgeable_read(name));
         let (kinds, sources): (Vec<String>, Vec<Source>) = forgeable.unzip();
@@ -188,7 +184,8 @@ impl<'r> TrustLint<'r> {
         }
         if let Some(identity) = self.file.matcher.named(name) {
             let index = self.named.get(name)?.forgeable?;
-            return Some((format!("`{}` as its {name}", identity.kinds[index]), identity.sources[index].clone()));
+            let one = &identity.sources[index];
+            return Some((format!("`{}` as its {name}", one.kind), one.source.clone()));
         }
         let can_choose =
             |source: &Source| matches!(self.provenance(source), Provenance::Forgeable | Provenance::BodyField);
@@ -197,7 +194,7 @@ impl<'r> TrustLint<'r> {
     }
 }
 
-impl IdentityTrust<'_> {
+impl IdentityTrust {
     /// The assessment for a rule that matches any host.
     fn with_any_host(self) -> Self {
         Self { forgeable: self.forgeable.or(self.host), trusted: self.trusted && self.host.is_none(), ..self }

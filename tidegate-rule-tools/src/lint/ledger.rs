@@ -3,26 +3,25 @@
 use smol_str::SmolStr;
 use tidegate::{LedgerMode, Limit, RuleMode};
 use tidegate_rules::Problem;
-use tidegate_rules::internals::{
-    CompiledFile, CompiledRule, Condition, Cost, PathPattern, PlanLimits, Segment, Span, is_method,
-};
+use tidegate_rules::internals::{CompiledFile, CompiledRule, Condition, Cost, PathPattern, Segment, Span, is_method};
 
 use super::failure_policy::{UncountedRequests, uncounted_requests};
 
 pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule, lints: &mut Vec<Problem>) {
     lints.extend(forgotten_ledger(file, rule));
-    let Some(ledger) = &rule.ledger else { return };
+    let (Some(mode), Some(span)) = (rule.ledger, &rule.ledger_span) else { return };
     if rule.mode == RuleMode::Shadow {
         let message = "a rule in shadow mode writes no ledger: nothing that it counts is recorded";
         let help = "this is fine to try the rule; remove `mode: shadow` before you bill by it";
-        lints.push(Problem::warning("ledger-in-shadow", message, ledger.span.clone()).with_help(help));
+        lints.push(Problem::warning("ledger-in-shadow", message, span.clone()).with_help(help));
         return;
     }
     lints.extend(fails_open(rule));
-    if ledger.mode == LedgerMode::Sync {
-        lints.extend(commits_reads(rule, &ledger.span));
+    if mode == LedgerMode::Sync {
+        lints.extend(commits_reads(rule, span));
     }
-    lints.extend(rule.plans.iter().filter_map(plan_without_ledger));
+    let plans = rule.plans.iter().zip(&rule.plan_spans);
+    lints.extend(plans.filter_map(|((plan, limits), span)| plan_without_ledger(plan, limits, span)));
 }
 
 /// A quota without a ledger in a file whose other quotas have one.
@@ -31,7 +30,7 @@ fn forgotten_ledger(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem>
     let other = file.rules.iter().find(|other| other.ledger.is_some() && !other.is_disabled())?;
     let message = format!(
         "no ledger records what this quota counts, and an emptied store forgets it; rule `{}` has a ledger",
-        other.matcher.id
+        other.id
     );
     let help = "write `ledger: sync` or `ledger: async`; or `ledger: none` if it is meant";
     Some(Problem::warning("quota-without-ledger", message, span.clone()).with_help(help))
@@ -84,12 +83,12 @@ fn matches_reads(condition: &Condition) -> bool {
 }
 
 /// A plan whose limit is no quota, so that the ledger does not record its tenants.
-fn plan_without_ledger(plan: &PlanLimits) -> Option<Problem> {
-    if plan.limits.iter().any(|(_, limit)| matches!(limit, Limit::Quota(_))) {
+fn plan_without_ledger(plan: &str, limits: &[(SmolStr, Limit)], span: &Span) -> Option<Problem> {
+    if limits.iter().any(|(_, limit)| matches!(limit, Limit::Quota(_))) {
         return None;
     }
-    let message = format!("the ledger does not record tenants of plan `{}`: only quotas have a ledger", plan.plan);
+    let message = format!("the ledger does not record tenants of plan `{plan}`: only quotas have a ledger");
     let help =
         "give the plan a quota too, with a large amount if it should not limit; or move its limit to another rule";
-    Some(Problem::warning("plan-without-ledger", message, plan.span.clone()).with_help(help))
+    Some(Problem::warning("plan-without-ledger", message, span.clone()).with_help(help))
 }

@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 use tidegate::spi::KeyStem;
 use tidegate::{Limit, Rate, attributes};
 use tidegate_rules::Problem;
-use tidegate_rules::internals::{CompiledRule, Cost, CostSource, PlanLimits, Span, format_duration};
+use tidegate_rules::internals::{CompiledRule, Cost, CostSource, Span, format_duration};
 
 /// The largest sliding log without a lint, in requests.
 const MAX_LOG_LIMIT: u64 = 1_000;
@@ -30,7 +30,8 @@ pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
     }
     lints.extend(lint_cost_above_limit(rule));
     lints.extend(free_until_settled(rule).or_else(|| usage_without_estimate(rule)));
-    lints.extend(rule.plans.iter().filter_map(|plan| another_shape(rule, plan)));
+    let plans = rule.plans.iter().zip(&rule.plan_spans);
+    lints.extend(plans.filter_map(|((plan, limits), span)| another_shape(rule, plan, limits, span)));
 }
 
 /// Whether a limit is a log that keeps more than [`MAX_LOG_LIMIT`] requests.
@@ -64,7 +65,8 @@ fn largest_cost(limit: &Limit) -> u64 {
 
 /// The limits of a rule and of its plans, each with the name of its plan.
 pub(crate) fn all(rule: &CompiledRule) -> impl Iterator<Item = (&str, &Limit)> {
-    let of_plans = rule.plans.iter().flat_map(|of| of.limits.iter().map(move |(_, limit)| (of.plan.as_str(), limit)));
+    let of_plans =
+        rule.plans.iter().flat_map(|(plan, limits)| limits.iter().map(move |(_, limit)| (plan.as_str(), limit)));
     let own = rule.limits.iter().map(|(_, limit)| ("", limit));
     own.chain(of_plans)
 }
@@ -145,7 +147,7 @@ fn lint_cost_above_limit(rule: &CompiledRule) -> Option<Problem> {
 /// A cost that is settled after the response and may be 0 before.
 fn free_until_settled(rule: &CompiledRule) -> Option<Problem> {
     let Cost::Table(table) = &rule.matcher.cost else { return None };
-    let settled_by = match (&rule.cost_header, rule.matcher.usage) {
+    let settled_by = match (&rule.cost_header, rule.usage) {
         (Some(header), _) => format!("`{header}`"),
         (None, Some(_)) => "the token usage".to_owned(),
         (None, None) => return None,
@@ -165,7 +167,7 @@ fn free_until_settled(rule: &CompiledRule) -> Option<Problem> {
 
 /// A cost that is settled by token usage, and the same for every request before.
 fn usage_without_estimate(rule: &CompiledRule) -> Option<Problem> {
-    let (Some(_), Cost::Table(table)) = (rule.matcher.usage, &rule.matcher.cost) else { return None };
+    let (Some(_), Cost::Table(table)) = (rule.usage, &rule.matcher.cost) else { return None };
     if !matches!(table.from, CostSource::Default) || !table.routes.routes().is_empty() {
         return None;
     }
@@ -178,7 +180,7 @@ fn usage_without_estimate(rule: &CompiledRule) -> Option<Problem> {
 }
 
 /// A plan whose limit has other keys than the rule's own, because keys contain the algorithm and window of a limit.
-fn another_shape(rule: &CompiledRule, PlanLimits { plan, limits, span, .. }: &PlanLimits) -> Option<Problem> {
+fn another_shape(rule: &CompiledRule, plan: &str, limits: &[(SmolStr, Limit)], span: &Span) -> Option<Problem> {
     let stem = |(name, limit): &(SmolStr, Limit)| KeyStem::for_rule("", limit, name);
     let same = |limit| rule.limits.iter().any(|own| stem(own) == stem(limit));
     if limits.iter().all(same) {

@@ -20,14 +20,14 @@ pub(crate) fn blocks_owners(rule: &CompiledRule) -> bool {
 }
 
 pub(crate) fn counts_by_address(rule: &CompiledRule) -> bool {
-    rule.matcher.per.iter().any(|identity| identity.provenances.contains(&Provenance::Address))
+    rule.matcher.per.iter().any(|identity| identity.sources.iter().any(|one| one.provenance == Provenance::Address))
 }
 
 /// Whether a sender can name another's account: all but addresses, verified tokens and verified headers.
 fn is_typed(identity: &Identity) -> bool {
-    identity.sources.iter().zip(&identity.provenances).any(|(source, provenance)| match source {
+    identity.sources.iter().any(|one| match &one.source {
         // The application sets it, from what the client typed.
-        Source::Attribute(name) => attributes::header_name(name).is_none() || *provenance == Provenance::Forgeable,
-        _ => matches!(provenance, Provenance::Forgeable | Provenance::BodyField),
+        Source::Attribute(name) => attributes::header_name(name).is_none() || one.provenance == Provenance::Forgeable,
+        _ => matches!(one.provenance, Provenance::Forgeable | Provenance::BodyField),
     })
 }

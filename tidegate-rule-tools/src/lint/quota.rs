@@ -22,7 +22,7 @@ pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule, lints: &mut Vec<Pro
     }
     let has_quota = rule.limits.iter().any(|(_, limit)| matches!(limit, Limit::Quota(_)));
     // With a ledger it is an error, `unauthenticated-ledger`.
-    if has_quota && rule.ledger.is_none() && file.counts_unauthenticated(rule) {
+    if has_quota && rule.ledger.is_none() && file.counts_anonymous(rule) {
         let message =
             "this quota counts unauthenticated subjects: a client with a new address has the whole amount again";
         let help = "count by a tenant or a key; this is fine for a free tier by address";

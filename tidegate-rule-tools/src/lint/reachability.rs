@@ -13,7 +13,7 @@ use super::failure_policy;
 
 /// Conditions with a tenant or plan that the file gives no source for, and paths with a segment such as `:id`.
 pub(super) fn lint_conditions(file: &CompiledFile, lints: &mut Vec<Problem>) {
-    let rules = file.rules.iter().filter(|rule| !rule.is_disabled());
+    let rules = file.enabled_rules();
     let conditions = rules.map(|rule| -> (&Condition, &Span) { (&rule.matcher.condition, &rule.match_span) });
     let no_tenant = file.matcher.tenant.sources.is_empty();
     let mut plans: HashSet<&SmolStr> = HashSet::from([&file.matcher.default_plan]);
@@ -25,7 +25,7 @@ pub(super) fn lint_conditions(file: &CompiledFile, lints: &mut Vec<Problem>) {
         lints.extend(lint_missing_source(no_tenant, plans.as_ref(), condition, span));
         lints.extend(condition.paths.iter().filter_map(|pattern| colon(pattern, span)));
     }
-    for rule in file.rules.iter().filter(|rule| !rule.is_disabled()) {
+    for rule in file.enabled_rules() {
         let paths = rule.matcher.on_failure.routes.paths();
         lints.extend(paths.filter_map(|pattern| colon(pattern, &rule.on_failure_span)));
         let Cost::Table(table) = &rule.matcher.cost else { continue };
@@ -78,7 +78,7 @@ fn lint_missing_source(
 
 /// An exemption that covers every request of a rule.
 pub(super) fn always_exempt(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
-    let is_from = |index: &usize| file.matcher.exemption_from(&rule.matcher.id, &[*index as u32]).is_some();
+    let is_from = |index: &usize| file.matcher.exemption_from(&rule.id, &[*index as u32]).is_some();
     let mut covering = file.matcher.exempt.iter().enumerate().filter(|(_, it)| it.covers(&rule.matcher.condition));
     let index = covering.find_map(|(index, _)| Some(index).filter(is_from))?;
     let message = format!("exemption {} covers every request of this rule", index + 1);
@@ -90,14 +90,14 @@ pub(super) fn always_exempt(file: &CompiledFile, rule: &CompiledRule) -> Option<
 pub(super) fn redundant_rule(index: usize, rule: &CompiledRule, beside: &[(usize, &CompiledRule)]) -> Option<Problem> {
     let is_stricter_rule = |(at, other): &&(usize, &CompiledRule)| *at != index && makes_redundant(other, rule);
     let (at, other) = beside.iter().find(is_stricter_rule)?;
-    let id = &other.matcher.id;
+    let id = &other.id;
     if makes_redundant(rule, other) {
         // Of two equal rules, the later one is reported.
         let message = format!("this rule is the same as rule `{id}`");
         let problem = Problem::warning("duplicate-rule", message, rule.id_span.clone());
         return (*at < index).then(|| problem.with_help("remove one of the two"));
     }
-    let message = format!("rule `{}` never refuses a request that rule `{id}` allows", rule.matcher.id);
+    let message = format!("rule `{}` never refuses a request that rule `{id}` allows", rule.id);
     let help =
         format!("`{id}` applies to the same requests and is at least as strict; remove this rule, or make it stricter");
     Some(Problem::warning("never-decides", message, rule.id_span.clone()).with_help(help))
@@ -149,13 +149,13 @@ fn in_every_plan(strict: &CompiledRule, rule: &CompiledRule) -> bool {
         let stricter = limits(strict, plan);
         limits(rule, plan).iter().all(|(_, limit)| stricter.iter().any(|(_, other)| is_stricter(other, limit)))
     };
-    let named = strict.plans.iter().chain(&rule.plans).map(|own| own.plan.as_str());
+    let named = strict.plans.iter().chain(&rule.plans).map(|(plan, _)| plan.as_str());
     holds("") && named.into_iter().all(holds)
 }
 
 /// The limits of a rule for the requests of a plan.
 fn limits<'r>(rule: &'r CompiledRule, plan: &str) -> &'r [(SmolStr, Limit)] {
-    rule.plans.iter().find(|own| own.plan == plan).map_or(&rule.limits, |own| &own.limits)
+    rule.plans.iter().find(|(own, _)| own == plan).map_or(&rule.limits, |(_, limits)| limits)
 }
 
 /// Whether `strict` is of the same kind and admits no more than `limit` at any time.

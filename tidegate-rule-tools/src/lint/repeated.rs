@@ -1,4 +1,5 @@
 //! Lint about `identify.repeated`: a value that is chosen among several may not be the one that the service reads.
+
 use tidegate_rules::Problem;
 use tidegate_rules::internals::{CompiledFile, RepeatedPolicy};
 

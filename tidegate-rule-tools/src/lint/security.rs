@@ -16,7 +16,7 @@ const SECURITY_WORDS: [&str; 12] =
 const SECURITY_WORD_PAIRS: [[&str; 2]; 3] = [["sign", "in"], ["log", "in"], ["log", "on"]];
 
 pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
-    if let (None, Some(word)) = (rule.security, security_word(&rule.matcher.condition)) {
+    if let (false, Some(word)) = (rule.says_security, security_word(&rule.matcher.condition)) {
         let message = format!("`{word}` looks like a target of guessing, and the rule has no `security`");
         let help = "set `security: true` (responses then show only when to retry) or `security: false`";
         lints.push(Problem::note("looks-like-security", message, rule.match_span.clone()).with_help(help));
@@ -57,7 +57,7 @@ fn fails_open(rule: &CompiledRule) -> Option<Problem> {
 
 /// Whether a rule is a security rule: by its `security`, else by the words that it matches.
 pub(crate) fn is_security(rule: &CompiledRule) -> bool {
-    rule.security.unwrap_or_else(|| security_word(&rule.matcher.condition).is_some())
+    rule.security || !rule.says_security && security_word(&rule.matcher.condition).is_some()
 }
 
 /// A login that is counted by address and by no account. Of several such rules on one request, the first is reported.
@@ -67,7 +67,9 @@ pub(super) fn by_address_alone(
     beside: &[(usize, &CompiledRule)],
 ) -> Option<Problem> {
     let suspect = |rule: &CompiledRule| {
-        rule.security != Some(false) && security_word(&rule.matcher.condition).is_some() && is_by_address(rule)
+        (rule.security || !rule.says_security)
+            && security_word(&rule.matcher.condition).is_some()
+            && is_by_address(rule)
     };
     let by_account = |rule: &CompiledRule| rule.matcher.per.iter().any(identifies_account);
     let is_covered = |(at, other): &(usize, &CompiledRule)| by_account(other) || (*at < index && suspect(other));
@@ -82,13 +84,13 @@ pub(super) fn by_address_alone(
 /// Whether a rule counts by addresses only.
 fn is_by_address(rule: &CompiledRule) -> bool {
     let address = |source: &Source| matches!(source, Source::Ip | Source::Net(_));
-    let only = |identity: &Identity| !identity.sources.is_empty() && identity.sources.iter().all(address);
+    let only = |identity: &Identity| !identity.sources.is_empty() && identity.each_source().all(address);
     !rule.matcher.per.is_empty() && rule.matcher.per.iter().all(only)
 }
 
 /// Whether an identity distinguishes accounts, not only addresses or routes.
 fn identifies_account(identity: &Identity) -> bool {
-    identity.sources.is_empty() || identity.sources.iter().any(Source::belongs_to_tenant)
+    identity.sources.is_empty() || identity.each_source().any(Source::belongs_to_tenant)
 }
 
 /// The first word that attackers guess at.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use tidegate::attributes::{self, names_account};
 use tidegate_rules::Problem;
-use tidegate_rules::internals::{CompiledFile, CompiledRule, Identity, Provenance, Source, Span};
+use tidegate_rules::internals::{CompiledFile, CompiledRule, Identity, IdentitySource, Provenance, Source, Span};
 
 use super::security;
 
@@ -17,11 +17,11 @@ const CHANGING_HEADERS: [&str; 5] = ["cookie", "digest", "dpop", "signature", "s
 /// Appends the lints of all rules. A source is reported once.
 pub(super) fn lint(file: &CompiledFile, lints: &mut Vec<Problem>) {
     let mut reported = HashSet::new();
-    for rule in file.rules.iter().filter(|rule| !rule.is_disabled()) {
+    for rule in file.enabled_rules() {
         for identity in rule.matcher.per.iter() {
-            for index in (0..identity.sources.len()).filter(|index| has_no_form(identity, *index)) {
-                let span = span(file, rule, identity, index);
-                let found = credentials(identity, index, &span).or_else(|| account(rule, identity, index, &span));
+            for (index, one) in identity.sources.iter().enumerate().filter(|(_, one)| has_no_form(one)) {
+                let span = file.source_span(rule, identity, index).unwrap_or(&rule.per_span);
+                let found = credentials(one, span).or_else(|| account(rule, identity, one, span));
                 lints.extend(found.filter(|_| reported.insert(span.start)));
             }
         }
@@ -29,23 +29,15 @@ pub(super) fn lint(file: &CompiledFile, lints: &mut Vec<Problem>) {
 }
 
 /// Whether the file states no normal form for a source, and it has none by default.
-fn has_no_form(identity: &Identity, index: usize) -> bool {
-    identity.forms[index].is_empty() && !identity.states_forms[index]
-}
-
-/// The position of a source: below `identify`, or in `per`.
-fn span(file: &CompiledFile, rule: &CompiledRule, identity: &Identity, index: usize) -> Span {
-    let names = file.identify.names.iter().zip(&file.identify.sources);
-    let named = names.into_iter().find(|((name, _), _)| *name == identity.name);
-    let direct = || rule.per_spans.iter().find(|(name, _)| *name == identity.name).map(|(_, span)| span);
-    named.and_then(|(_, spans)| spans.get(index)).or_else(direct).unwrap_or(&rule.per_span).clone()
+fn has_no_form(one: &IdentitySource) -> bool {
+    one.forms.is_empty() && one.stated_forms.is_none()
 }
 
 /// A header with credentials beside `Authorization` and `Proxy-Authorization`.
-fn credentials(identity: &Identity, index: usize, span: &Span) -> Option<Problem> {
-    let Source::Attribute(name) = &identity.sources[index] else { return None };
+fn credentials(one: &IdentitySource, span: &Span) -> Option<Problem> {
+    let Source::Attribute(name) = &one.source else { return None };
     let header = attributes::header_name(name)?;
-    let kind = &identity.kinds[index];
+    let kind = &one.kind;
     let problem =
         |message: String, help: String| Problem::warning("credential-spellings", message, span.clone()).with_help(help);
     if CHANGING_HEADERS.contains(&header) {
@@ -63,21 +55,21 @@ fn credentials(identity: &Identity, index: usize, span: &Span) -> Option<Problem
 }
 
 /// What a person types to say who it is.
-fn account(rule: &CompiledRule, identity: &Identity, index: usize, span: &Span) -> Option<Problem> {
-    let (kind, is_guarded) = (&identity.kinds[index], security::is_security(rule));
+fn account(rule: &CompiledRule, identity: &Identity, one: &IdentitySource, span: &Span) -> Option<Problem> {
+    let (kind, is_guarded) = (&one.kind, security::is_security(rule));
     let is_account = names_account(&identity.name) || names_account(kind);
-    let is_typed = match &identity.sources[index] {
+    let is_typed = match &one.source {
         Source::Body(_) | Source::Query(_) => is_account || is_guarded,
         // The application may have normalized it.
         Source::Attribute(name) if attributes::header_name(name).is_none() => is_guarded && name != attributes::METHOD,
-        Source::Attribute(_) | Source::Cookie(_) => is_account && identity.provenances[index] == Provenance::Forgeable,
+        Source::Attribute(_) | Source::Cookie(_) => is_account && one.provenance == Provenance::Forgeable,
         _ => false,
     };
     if !is_typed {
         return None;
     }
     let message = format!("`{kind}` counts as it is spelt: `Zed` and `zed` are two subjects");
-    let help = if is_account && is_guarded && rule.security.is_none() {
+    let help = if is_account && is_guarded && !rule.says_security {
         format!(
             "set `security: true`, or write `{kind} | trim | lower`; `{kind} | exact` if your service tells them apart"
         )

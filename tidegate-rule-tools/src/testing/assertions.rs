@@ -240,6 +240,10 @@ impl DecidedStep<'_> {
             return None;
         }
         let rule = self.decision.rule().and_then(|rule| self.rules.rules().rule(rule));
-        Some(self.rules.rules().header_policy().reject(self.decision, rule.and_then(tidegate::Rule::message), None))
+        Some(self.rules.rules().header_policy().reject(
+            self.decision,
+            rule.and_then(|rule| rule.message.as_deref()),
+            None,
+        ))
     }
 }

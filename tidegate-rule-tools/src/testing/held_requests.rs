@@ -78,7 +78,7 @@ impl<'t> HeldRequests<'t> {
 
 /// Whether the actual cost under a rule is known after the response.
 pub(super) fn is_settled(limiter: &Limiter<MemoryStore>, rule: &str) -> bool {
-    limiter.rules().rule(rule).is_some_and(|rule| rule.cost_header().is_some() || rule.usage().is_some())
+    limiter.rules().rule(rule).is_some_and(|rule| rule.cost_header.is_some() || rule.usage.is_some())
 }
 
 /// The result of a future on a memory store, which is never pending.

@@ -1,10 +1,11 @@
 //! Hints on a failed assertion: a likely reason, from the decision and the rules.
 
 use tidegate::{Algorithm, CheckResult, StoreError};
-use tidegate_rules::internals::{CompiledRule, ConditionMismatch, RequestView, compiled, format_duration, line};
+use tidegate_rules::internals::{CompiledRule, RequestView, compiled, format_duration, line};
 
 use super::assertions::DecidedStep;
 use super::suite::{CountAssertion, DecisionField, FieldAssertion};
+use crate::condition_mismatch::{ConditionMismatch, mismatch};
 
 /// The hint on unexpected outcomes.
 pub(super) fn for_counts(counts: &CountAssertion, step: &DecidedStep<'_>) -> Option<String> {
@@ -70,8 +71,8 @@ fn lets_pass(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
 /// Why a rule does not apply to the request.
 fn does_not_apply(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
     let view = RequestView::new(step.request, &compiled(step.rules).matcher);
-    let own = compiled(step.rules).rules.iter().find(|other| other.matcher.id == rule)?;
-    let Some(mismatch) = own.matcher.condition.mismatch(&view) else {
+    let own = compiled(step.rules).rules.iter().find(|other| other.id == rule)?;
+    let Some(mismatch) = mismatch(&own.matcher.condition, &view) else {
         return Some(exemption(Some(rule), step).unwrap_or_else(|| format!("`{rule}` is disabled")));
     };
     Some(format!("`{rule}` does not apply: {}", differs(&mismatch)))
@@ -82,14 +83,13 @@ fn nothing_applies(step: &DecidedStep<'_>) -> String {
     let view = RequestView::new(step.request, &compiled(step.rules).matcher);
     let enabled = compiled(step.rules).enabled_rules();
     let nearest = enabled.filter_map(|rule| {
-        let mismatch = rule.matcher.condition.mismatch(&view)?;
+        let mismatch = mismatch(&rule.matcher.condition, &view)?;
         let found: String = mismatch.found.as_deref().unwrap_or_default().chars().take(64).collect();
-        Some((strsim::levenshtein(&mismatch.wanted, &found), &rule.matcher.id, mismatch))
+        Some((strsim::levenshtein(&mismatch.wanted, &found), &rule.id, mismatch))
     });
     let nearest = nearest.min_by_key(|(distance, ..)| *distance);
-    let applies = |rule: &&CompiledRule| rule.matcher.condition.mismatch(&view).is_none();
-    let exempt =
-        compiled(step.rules).enabled_rules().filter(applies).find_map(|rule| exemption(Some(&rule.matcher.id), step));
+    let applies = |rule: &&CompiledRule| rule.matcher.condition.matches(&view);
+    let exempt = compiled(step.rules).enabled_rules().filter(applies).find_map(|rule| exemption(Some(&rule.id), step));
     let why = exempt.or_else(|| exemption(None, step)).or_else(|| {
         let (_, id, mismatch) = nearest?;
         Some(format!("no rule applies; `{id}` is the most similar: {}", differs(&mismatch)))

@@ -2,6 +2,7 @@
 //! values.
 
 use std::fmt::Write;
+
 use tidegate_rules::internals::format_duration;
 use tidegate_rules::{RequestDescription, sanitize};
 

@@ -68,7 +68,7 @@ fn count(met: &[usize], rules: &[&CompiledRule], shadow: bool) -> Option<(usize,
 
 /// The most checks that a rule adds in any plan.
 fn max_checks(rule: &CompiledRule) -> usize {
-    let limits = rule.plans.iter().map(|plan| plan.limits.len()).chain([rule.limits.len()]).max().unwrap_or_default();
+    let limits = rule.plans.iter().map(|(_, limits)| limits.len()).chain([rule.limits.len()]).max().unwrap_or_default();
     limits + usize::from(rule.penalty.is_some())
 }
 
@@ -97,7 +97,6 @@ fn not_tried(rule: &CompiledRule) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::PlanLimits;
     use crate::read::Spanned;
     use crate::source_file::SourceFile;
     use crate::{compile, read, schema_types};
@@ -127,12 +126,7 @@ mod tests {
         for rule in &mut file.rules {
             let limit = rule.limits[0].1;
             let limits = vec![("a".into(), limit), ("b".into(), limit)];
-            rule.plans.push(PlanLimits {
-                plan: "pro".into(),
-                limits,
-                ledger: crate::compile::LedgerFields::default(),
-                span: rule.id_span.clone(),
-            });
+            rule.rule_mut().plans.push(("pro".into(), limits));
         }
         let lints = lints(&file);
         assert_eq!(lints.len(), 1);

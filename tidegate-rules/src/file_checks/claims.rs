@@ -12,7 +12,7 @@ pub(super) fn check(file: &CompiledFile, problems: &mut Vec<Problem>) {
     if file.identify.authenticated.has_verified_token() {
         return;
     }
-    let defined = file.defined_identities().flat_map(|(identity, spans)| identity.sources.iter().zip(spans));
+    let defined = file.defined_identities().flat_map(|(identity, spans)| identity.each_source().zip(spans));
     let defined = defined.filter(|(source, _)| matches!(source, Source::Claim(_))).map(|(_, span)| span);
     let direct = file.enabled_rules().flat_map(|rule| &rule.per_spans);
     let direct = direct.filter(|(name, _)| name.starts_with("claim:")).map(|(_, span)| span);

@@ -82,7 +82,7 @@ impl ExampleRequest {
     /// Those of these rules from which it is not exempt.
     pub fn without_exempt(&self, mut rules: Vec<usize>, matcher: &RequestMatcher) -> Vec<usize> {
         let exemptions = matcher.exemptions(&RequestView::new(&self.request(), matcher));
-        rules.retain(|rule| matcher.exemption_from(&matcher.rules[*rule].id, &exemptions).is_none());
+        rules.retain(|rule| matcher.exemption_from(&matcher.rules[*rule].rule.id, &exemptions).is_none());
         rules
     }
 

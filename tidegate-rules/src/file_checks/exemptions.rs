@@ -1,7 +1,5 @@
 //! Exemptions of a tenant or a plan that any client can claim to be of.
 
-use std::slice;
-
 use smol_str::SmolStr;
 
 use crate::compiled_file::CompiledFile;
@@ -38,16 +36,13 @@ fn forgery(file: &CompiledFile, identity: &Identity) -> Option<(String, String)>
         Source::Claim(_) => false,
         _ => matches!(file.identify.authenticated.provenance(source), Provenance::Forgeable | Provenance::BodyField),
     };
-    let index = identity.sources.iter().position(is_forgeable)?;
-    let (name, kind, source) = (&identity.name, &identity.kinds[index], &identity.sources[index]);
-    let message = format!("a client can send any `{kind}` as its {name}, and so be exempt");
-    Some((
-        message,
-        match source {
-            Source::Host => Condition::BY_HOST_HELP.to_owned(),
-            source => how_to_authenticate(slice::from_ref(source)),
-        },
-    ))
+    let forged = identity.sources.iter().find(|one| is_forgeable(&one.source))?;
+    let message = format!("a client can send any `{}` as its {}, and so be exempt", forged.kind, identity.name);
+    let help = match &forged.source {
+        Source::Host => Condition::BY_HOST_HELP.to_owned(),
+        source => how_to_authenticate([source]),
+    };
+    Some((message, help))
 }
 
 /// The same for one of these plans, which may be that of a tenant.

@@ -25,7 +25,7 @@ pub struct NeverApplies {
 pub(super) fn check(file: &CompiledFile, rule: &CompiledRule, problems: &mut Vec<Problem>) {
     for (door, span) in rule.front_ends.listed() {
         let Some(reason) = NeverApplies::find(rule, *door, &file.matcher) else { continue };
-        let (id, source, title) = (&rule.matcher.id, &reason.source, door.title());
+        let (id, source, title) = (&rule.id, &reason.source, door.title());
         let message = format!(
             "rule `{id}` is meant for {title}, and never applies there: it matches by `{source}`, which {title} never has"
         );
@@ -44,10 +44,10 @@ impl NeverApplies {
             return reason("action", Some(&Source::Action));
         }
         if !condition.tenants.is_empty() && !door.has_identity(tenant) {
-            return reason("tenant", tenant.sources.first());
+            return reason("tenant", tenant.each_source().next());
         }
         if !condition.plans.is_empty() && !condition.plans.iter().any(|plan| has_plan(door, plan, matcher)) {
-            return reason("plan", matcher.plan.sources.first());
+            return reason("plan", matcher.plan.each_source().next());
         }
         let header = |name| Source::Attribute(Clone::clone(name));
         let mut names = condition.headers.iter().map(|(name, _)| name);

@@ -1,11 +1,10 @@
 //! Accounts of a ledger that nobody authenticates.
 
-use std::slice;
-
 use tidegate::RuleMode;
 
 use crate::compile::CompiledRule;
 use crate::compiled_file::CompiledFile;
+use crate::identity::Source;
 use crate::problem::Problem;
 use crate::provenance::how_to_authenticate;
 use crate::request_matcher::TenantUse;
@@ -14,7 +13,7 @@ pub(super) fn check(file: &CompiledFile, rule: &CompiledRule, problems: &mut Vec
     if rule.ledger.is_none() {
         return;
     }
-    if file.counts_unauthenticated(rule) {
+    if file.counts_anonymous(rule) {
         let message = "a ledger needs an authenticated subject: anybody could open accounts without end, or spend the money of \
                        another customer";
         let help = "count by a tenant or a key that a proxy sets or verifies, and list it below `identify`: \
@@ -30,15 +29,15 @@ pub(super) fn check(file: &CompiledFile, rule: &CompiledRule, problems: &mut Vec
 /// An account that begins anew, because the tenant that was part of its key, or selected its plan, counts only if it is authenticated.
 fn account_without_tenant(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
     let (tenant, scope) = (&file.matcher.tenant, &file.matcher.scope);
-    let ignored = tenant.sources.iter().position(|source| !scope.sources.contains(source))?;
-    let kind = &tenant.kinds[ignored];
+    let is_counted = |source: &Source| scope.each_source().any(|counted| counted == source);
+    let ignored = tenant.sources.iter().find(|one| !is_counted(&one.source))?;
     let effect = match rule.matcher.tenant {
         TenantUse::Scope => "would no longer be one for each tenant: every account would begin anew",
         _ if rule.plans.is_empty() || file.matcher.plan_of_tenant.is_empty() => return None,
         _ => "would no longer have the amounts of `tenants`",
     };
-    let message = format!("nobody authenticates the tenant from `{kind}`, so this quota {effect}");
-    let how = how_to_authenticate(slice::from_ref(&tenant.sources[ignored]));
+    let message = format!("nobody authenticates the tenant from `{}`, so this quota {effect}", ignored.kind);
+    let how = how_to_authenticate([&ignored.source]);
     let help = match rule.matcher.tenant {
         TenantUse::Scope => {
             format!("{how}, and accounts stay as they are; or write `scope: global`, and they begin anew")

@@ -43,7 +43,7 @@ fn a_quota_has_a_ledger_if_the_file_says_so() {
     ] {
         let file = parse(&file(&format!("per: [tenant]\n  quota: {{ {QUOTA}{field} }}"), ""));
         let rule = file.rules().rule("q").expect("the rule");
-        assert_eq!((rule.ledger(), rule.ledger_names()), (expected, false));
+        assert_eq!((rule.ledger, rule.ledger_names), (expected, false));
         assert_eq!(gate_ledger(&file, ""), expected);
     }
 }
@@ -90,7 +90,7 @@ fn the_ledger_keeps_names_of_tenants_only_if_the_file_says_so() {
     for (keep, expected) in [("true", true), ("false", false)] {
         let quota = format!("quota: {{ {QUOTA}, ledger: sync, keep_names: {keep} }}");
         let file = parse(&file(&format!("per: [tenant, attr:project]\n  {quota}"), ""));
-        assert_eq!(file.rules().rule("q").expect("the rule").ledger_names(), expected);
+        assert_eq!(file.rules().rule("q").expect("the rule").ledger_names, expected);
     }
     let not_by_tenant =
         file(&format!("per: [attr:account]\n  quota: {{ {QUOTA}, ledger: sync, keep_names: true }}"), "");

@@ -44,7 +44,7 @@ pub(super) async fn show(State(engine): State<Arc<Engine>>, JsonBody(body): Json
     let shown = async {
         let next = request.as_ref().map(|request| limiter.plan(request));
         let checks = next.iter().flat_map(Plan::checks);
-        let matching: BTreeSet<&str> = checks.map(|check| check.gate().rule()).collect();
+        let matching: BTreeSet<&str> = checks.map(|check| check.gate().rule().id.as_str()).collect();
         let buckets = Buckets::read(&limiter, &subject.plans, &matching).await?;
         Ok::<_, StoreError>((next_decision(&limiter, request.as_ref()).await?, buckets))
     };
@@ -126,7 +126,7 @@ impl SubjectPlans<'_> {
     /// The rules with an account that had something to reset.
     fn rules_of_accounts<'s>(&'s self, resets: &AccountResets) -> Vec<&'s str> {
         let is_reset = |check: &&Check<'_>| check.gate().ledger().is_some() && resets.contains(check);
-        self.plans.iter().flat_map(Plan::checks).filter(is_reset).map(|check| check.gate().rule()).collect()
+        self.plans.iter().flat_map(Plan::checks).filter(is_reset).map(|check| check.gate().rule().id.as_str()).collect()
     }
 
     /// A few digits of the subject under each rule, as in the refusal log.

@@ -11,6 +11,9 @@ use tidegate_rules::parse_duration;
 use crate::command::duration_text::format_duration;
 use crate::command::failure::Failure;
 
+/// Longest time that a flag in seconds accepts.
+pub(crate) const MAX_SECONDS: u64 = 365 * 86_400;
+
 /// Where a front end or the admin address listens. `None` if it is off.
 pub(crate) type ListenAddress = Option<SocketAddr>;
 
@@ -82,6 +85,12 @@ fn duration(
             format!("write a duration from {min} to {max}, such as 10s, 250ms or 2m; a number alone is in {unit_name}")
         })
     }
+}
+
+/// Parses a share of a limit.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a share is a number from 0 to 1, such as 0.8".to_owned())
 }
 
 #[cfg(test)]

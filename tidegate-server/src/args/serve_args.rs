@@ -5,26 +5,23 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tidegate::Namespace;
-use tidegate::spi::DEFAULT_MAX_KEYS;
-use tidegate_redis::RedisOptions;
 use tidegate_rules::FrontDoor;
 
-use super::bound_args::BoundArgs;
-use super::flag_values::{ListenAddress, listen_address, millis, seconds, whole_number};
-use super::namespace_args::NamespaceArgs;
+use super::LIMITS_HEADING;
+use super::flag_values::{ListenAddress, MAX_SECONDS, listen_address, seconds, share, whole_number};
 use super::secret::SecretArgs;
-use super::upstream_args::UpstreamArgs;
 use crate::admin::{AdminAccess, AdminTokenArgs};
 use crate::command::failure::Failure;
 use crate::doors::check::waiting::WaitingBounds;
 use crate::doors::envoy::DEFAULT_MAX_DECISION_TIME;
-use crate::doors::envoy::door::{EnvoyArgs, share};
-use crate::doors::gateway::{Gateway, GatewayOptions, upstream_address};
+use crate::doors::envoy::door::EnvoyArgs;
+use crate::doors::gateway::{Gateway, GatewayOptions, UpstreamTlsArgs, upstream_address};
+use crate::engine::client_resolver::Networks;
 use crate::engine::ledger::ledger_args::LedgerArgs;
 use crate::lifecycle::descriptors::{DescriptorPlan, raise_limit};
-use crate::listen::{ConnectionLimits, MIN_HEADER_BYTES, TlsFiles};
+use crate::listen::{ConnectionLimits, TlsArgs, TlsFiles};
 use crate::observe::log::logging::LogArgs;
+use crate::store::StoreArgs;
 
 /// Run the server: check API, forward-auth, Envoy's rate limit service, gateway and metrics
 ///
@@ -36,25 +33,8 @@ pub struct ServeArgs {
     /// The rule file; the default is an example
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     pub(crate) rules: Option<PathBuf>,
-    /// The store: `memory:` for this process alone, redis://host:port, or several servers with redis+sentinel:// or
-    /// redis+cluster://; rediss for TLS
-    #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
-    pub(crate) store: String,
     #[command(flatten)]
-    pub(crate) namespace: NamespaceArgs,
-    /// Time after which a server of a shared store that owes a reply counts as failed; then each rule does what its `on_failure`
-    /// says [default: 25ms]
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_STORE_BUDGET", value_parser = millis(1..=60_000))]
-    pub(crate) store_budget: Option<Duration>,
-    /// Maximum time that a decision waits to be sent while a shared store answers others; after it, this instance is overloaded,
-    /// and each rule does what its `on_overload` says
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_QUEUE_WAIT", value_parser = millis(1..=60_000), default_value = "250ms")]
-    pub(crate) queue_wait: Duration,
-    /// Maximum number of buckets that the memory store holds, and the memory of an instance while a shared store fails; further
-    /// subjects share overflow buckets. Each takes 64 to 128 bytes, and with a sliding log nine more for each request. Three quarters of the
-    /// room are for unauthenticated subjects
-    #[arg(long, value_name = "N", env = "TIDEGATE_MEMORY_KEYS", value_parser = whole_number::<usize>(1..=MAX_MEMORY_KEYS), default_value_t = DEFAULT_MAX_KEYS)]
-    pub(crate) memory_keys: usize,
+    pub(crate) store: StoreArgs,
     /// Number of instances to assume until they have counted each other in the store: while the store fails, a rule with
     /// `on_failure: share` allows each instance its limit divided by this number
     #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = whole_number::<u32>(1..=u32::MAX as u64), default_value_t = 1)]
@@ -85,48 +65,21 @@ pub struct ServeArgs {
     /// Requests that use at least this share of a limit count as near it in the metrics
     #[arg(long, value_name = "SHARE", env = "TIDEGATE_NEAR_LIMIT", default_value_t = 0.8, value_parser = share)]
     pub(crate) near_limit: f64,
-    /// Certificate of --http, --grpc and --gateway, PEM; reloaded when it changes
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CERT", help_heading = "TLS")]
-    pub(crate) tls_cert: Option<PathBuf>,
-    /// Private key of the certificate, PEM
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_KEY", help_heading = "TLS")]
-    pub(crate) tls_key: Option<PathBuf>,
-    /// CA that must have signed the client certificates, PEM; required on --http and --grpc, not on the gateway
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", help_heading = "TLS")]
-    pub(crate) tls_client_ca: Option<PathBuf>,
-    /// Maximum number of connections to each address; further ones wait
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", value_parser = whole_number::<usize>(1..=u64::MAX), default_value_t = 10_000, help_heading = LIMITS_HEADING)]
-    pub(crate) max_connections: usize,
-    /// Maximum size of a request head, in bytes
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_HEADER_BYTES", value_parser = whole_number::<usize>(MIN_HEADER_BYTES as u64..=u64::MAX), default_value_t = 65_536, help_heading = LIMITS_HEADING)]
-    pub(crate) max_header_bytes: usize,
-    /// Maximum size of a request body through the gateway, in bytes; the default is unlimited
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_BODY_BYTES", value_parser = whole_number::<u64>(0..=u64::MAX), help_heading = LIMITS_HEADING)]
-    pub(crate) max_body_bytes: Option<u64>,
-    /// Time within which a client must send the head of a request
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_HEADER_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING)]
-    pub(crate) header_timeout: Duration,
-    /// Time that a call to --http, --grpc or --admin may take, including its body
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_REQUEST_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING)]
-    pub(crate) request_timeout: Duration,
-    /// Maximum time that a call of /v1/acquire waits; a call that asks for more waits for this long. The time of
-    /// --request-timeout is added to it
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_MAX_WAIT", value_parser = seconds(0..=MAX_WAIT_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING)]
-    pub(crate) max_wait: Duration,
-    /// Maximum number of calls of /v1/acquire under way; further ones get 503. Three quarters of them are for unauthenticated subjects
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING", value_parser = whole_number::<u32>(1..=MAX_WAITING), default_value_t = 1024, help_heading = LIMITS_HEADING)]
-    pub(crate) max_waiting: u32,
-    /// Maximum number of them that wait for the same limits, and of one subject [default: an eighth of --max-waiting]
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING_PER_SUBJECT", value_parser = whole_number::<u32>(1..=MAX_WAITING), help_heading = LIMITS_HEADING)]
-    pub(crate) max_waiting_per_subject: Option<u32>,
-    /// Time within which the response of --upstream must begin
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_UPSTREAM_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "60s", help_heading = LIMITS_HEADING)]
-    pub(crate) upstream_timeout: Duration,
-    /// Time that open requests have to finish after a signal to stop
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_DRAIN", value_parser = seconds(0..=MAX_SECONDS), default_value = "10s")]
-    pub(crate) drain: Duration,
     #[command(flatten)]
-    pub(crate) upstream_tls: UpstreamArgs,
+    pub(crate) tls: TlsArgs,
+    #[command(flatten)]
+    pub(crate) limits: ConnectionLimits,
+    /// Time that a call to --http, --grpc or --admin may take, including its body
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_REQUEST_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING, display_order = 5)]
+    pub(crate) request_timeout: Duration,
+    #[command(flatten)]
+    pub(crate) waiting: WaitingBounds,
+    /// Networks to which the maxima for one client do not apply, besides the trusted proxies of the rule file, such as
+    /// 10.0.0.0/8,192.0.2.7; `none` for none
+    #[arg(long, value_name = "NETWORKS", env = "TIDEGATE_EXEMPT_CLIENTS", default_value = "127.0.0.0/8,::1", help_heading = LIMITS_HEADING, display_order = 13)]
+    pub(crate) exempt_clients: Networks,
+    #[command(flatten)]
+    pub(crate) upstream_tls: UpstreamTlsArgs,
     #[command(flatten)]
     pub(crate) admin_tokens: AdminTokenArgs,
     #[command(flatten)]
@@ -136,73 +89,35 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub(crate) log: LogArgs,
     #[command(flatten)]
-    pub(crate) bounds: BoundArgs,
+    pub(crate) gateway_options: GatewayOptions,
     #[command(flatten)]
     pub(crate) envoy: EnvoyArgs,
 }
 
-pub(crate) const LIMITS_HEADING: &str = "Limits on clients";
-
 /// The longest time that a reservation can last: a day.
 const MAX_RESERVATION_TTL_SECONDS: u64 = 24 * 60 * 60;
-
-/// The largest room of the memory store.
-const MAX_MEMORY_KEYS: u64 = 1_000_000_000;
 
 /// Address of the gateway if only `--upstream` is given.
 const DEFAULT_GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
 
-/// Longest time that a call may wait.
-const MAX_WAIT_SECONDS: u64 = 3600;
-
-/// The most calls that may wait: half of those that may be under way, so that checks do not depend on them.
-const MAX_WAITING: u64 = 4096;
-
-/// Longest time that a flag accepts.
-pub(crate) const MAX_SECONDS: u64 = 365 * 86_400;
-
 impl ServeArgs {
     /// The limits on connections, of which an address has `max_connections`.
     pub(crate) fn limits(&self, max_connections: usize) -> ConnectionLimits {
-        let limits = ConnectionLimits::new()
-            .with_header_timeout(self.header_timeout)
-            .with_drain_timeout(self.drain)
-            .with_max_header_bytes(self.max_header_bytes);
-        self.bounds.connection_limits(limits, max_connections)
+        self.limits.clone().with_max_connections(max_connections)
     }
 
     /// Raises the limit of file descriptors, and shares them between the addresses.
     pub(crate) fn descriptor_plan(&self) -> DescriptorPlan {
         let addresses = [self.http.is_some(), self.grpc.is_some(), self.has_gateway()];
         let addresses = addresses.into_iter().filter(|is_on| *is_on).count();
-        let upstream = if self.has_gateway() { self.bounds.max_upstream_connections } else { 0 };
-        DescriptorPlan::new(raise_limit(), addresses, self.max_connections, upstream)
-    }
-
-    /// How many calls may wait.
-    pub(crate) fn waiting_bounds(&self) -> WaitingBounds {
-        let per_subject = self.max_waiting_per_subject.unwrap_or((self.max_waiting / 8).max(1));
-        WaitingBounds { total: self.max_waiting as usize, per_subject: per_subject as usize }
-    }
-
-    /// The namespace of this deployment.
-    pub(crate) const fn namespace(&self) -> &Namespace {
-        &self.namespace.namespace
-    }
-
-    /// How a shared store uses its servers.
-    pub(crate) fn redis_options(&self) -> RedisOptions {
-        let options = RedisOptions::new().with_namespace(self.namespace().clone()).with_queue_wait(self.queue_wait);
-        match self.store_budget {
-            Some(timeout) => options.with_timeout(timeout),
-            None => options,
-        }
+        let upstream = if self.has_gateway() { self.gateway_options.max_upstream_connections() } else { 0 };
+        DescriptorPlan::new(raise_limit(), addresses, self.limits.max_connections(), upstream)
     }
 
     /// The maximum time for a decision of Envoy's rate limit service. A larger `--store-budget` counts only if it is given: the
     /// default fits the 20 ms that Envoy waits by default.
     pub(crate) fn envoy_budget(&self) -> Duration {
-        let by_store = self.store_budget.unwrap_or_default().max(DEFAULT_MAX_DECISION_TIME);
+        let by_store = self.store.store_budget.unwrap_or_default().max(DEFAULT_MAX_DECISION_TIME);
         self.envoy.envoy_budget.unwrap_or(by_store)
     }
 
@@ -247,12 +162,9 @@ impl ServeArgs {
             None if self.gateway.is_none() => return Ok(None),
             None => return Err(Failure::usage("--gateway needs --upstream: the URL of the service behind it")),
         };
-        let mut options =
-            GatewayOptions::new().with_response_timeout(self.upstream_timeout).with_access_log(self.log.access_log);
-        if let Some(bytes) = self.max_body_bytes {
-            options = options.with_max_body_bytes(bytes);
-        }
-        Ok(Some((address, self.upstream_tls.gateway(upstream, self.bounds.gateway_options(options, plan))?)))
+        let options = self.gateway_options.clone().with_max_upstream_connections(plan.upstream);
+        let options = options.with_upload_pace(self.limits.write_timeout(), self.limits.min_rate());
+        Ok(Some((address, self.upstream_tls.gateway(upstream, options)?)))
     }
 
     /// Who may call the admin address, unless it is off. Fails if it is public and has no token.
@@ -262,28 +174,13 @@ impl ServeArgs {
 
     /// The certificate files of `--http` and `--grpc`, unless both are off.
     pub(crate) fn tls(&self) -> Result<Option<TlsFiles>, Failure> {
-        Ok(self.tls_files()?.filter(|_| self.has_envoy()))
+        Ok(self.tls.files()?.filter(|_| self.has_envoy()))
     }
 
     /// Those of the gateway, unless it is off. Its clients need no certificates.
     pub(crate) fn gateway_tls(&self) -> Result<Option<TlsFiles>, Failure> {
-        let files = self.tls_files()?.filter(|_| self.has_gateway());
+        let files = self.tls.files()?.filter(|_| self.has_gateway());
         Ok(files.map(|files| TlsFiles { client_ca: None, ..files }))
-    }
-
-    /// The certificate files, if the flags name them.
-    fn tls_files(&self) -> Result<Option<TlsFiles>, Failure> {
-        match (&self.tls_cert, &self.tls_key) {
-            (Some(certificate), Some(key)) => Ok(Some(TlsFiles {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                client_ca: self.tls_client_ca.clone(),
-            })),
-            (Some(_), None) => Err(Failure::usage("--tls-cert needs --tls-key: the private key of the certificate")),
-            (None, Some(_)) => Err(Failure::usage("--tls-key needs --tls-cert: the certificate of the private key")),
-            (None, None) if self.tls_client_ca.is_none() => Ok(None),
-            (None, None) => Err(Failure::usage("--tls-client-ca needs --tls-cert and --tls-key")),
-        }
     }
 }
 
@@ -324,36 +221,6 @@ mod tests {
             ("serve --envoy-budget 200", 200),
         ] {
             assert_eq!(parse(line).envoy_budget(), Duration::from_millis(millis), "{line}");
-        }
-    }
-
-    #[test]
-    fn the_room_of_the_memory_store_is_a_flag() {
-        assert_eq!(
-            (parse("serve").memory_keys, parse("serve --memory-keys 2000000").memory_keys),
-            (1_000_000, 2_000_000)
-        );
-        for wrong in ["0", "-1", "1e6", "1000000001", ""] {
-            let error = Serve::try_parse_from(["serve", &format!("--memory-keys={wrong}")])
-                .err()
-                .map(|error| error.to_string());
-            assert!(error.is_some_and(|error| error.contains("--memory-keys")), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn one_subject_has_an_eighth_of_the_calls_that_may_wait() {
-        for (line, total, per_subject) in [
-            ("serve", 1024, 128),
-            ("serve --max-waiting 4", 4, 1),
-            ("serve --max-waiting 4096 --max-waiting-per-subject 4096", 4096, 4096),
-        ] {
-            let bounds = parse(line).waiting_bounds();
-            assert_eq!((bounds.total, bounds.per_subject), (total, per_subject), "{line}");
-        }
-        assert_eq!(usize::try_from(MAX_WAITING), Ok(crate::listen::MAX_CALLS / 2));
-        for wrong in ["--max-waiting=4097", "--max-waiting=0", "--max-wait=3601", "--max-waiting-per-subject=0"] {
-            assert!(Serve::try_parse_from(["serve", wrong]).is_err(), "{wrong}");
         }
     }
 
@@ -442,7 +309,7 @@ mod tests {
             ("serve --max-connections 50 --max-connections-per-client 50 --max-requests-per-client 7", 50, 7),
         ] {
             let arguments = parse(line);
-            let limits = arguments.limits(arguments.max_connections);
+            let limits = arguments.limits(arguments.limits.max_connections());
             assert_eq!(
                 (limits.max_connections_per_client(), limits.max_requests_per_client()),
                 (connections, requests)
@@ -454,21 +321,16 @@ mod tests {
     #[test]
     fn without_flags_the_bounds_are_the_default_ones() {
         let arguments = parse("serve");
-        let (limits, default) = (arguments.limits(arguments.max_connections), ConnectionLimits::new());
+        let (limits, default) = (arguments.limits(arguments.limits.max_connections()), ConnectionLimits::new());
         let numbers = |limits: &ConnectionLimits| {
             let clients = (limits.max_connections_per_client(), limits.max_requests_per_client());
             (limits.max_connections(), limits.max_requests(), clients, limits.write_timeout(), limits.min_rate())
         };
         assert_eq!(numbers(&limits), numbers(&default));
-        assert_eq!(arguments.bounds.max_upstream_connections, GatewayOptions::new().max_upstream_connections());
-        assert_eq!(arguments.bounds.max_upstream_queue, GatewayOptions::new().max_upstream_queue());
-    }
-
-    #[test]
-    fn without_flags_the_store_has_its_default_times() {
-        let times = |options: RedisOptions| (options.timeout(), options.queue_wait());
-        assert_eq!(times(parse("serve").redis_options()), times(RedisOptions::new()));
-        let options = parse("serve --store-budget 100 --queue-wait 40").redis_options();
-        assert_eq!(times(options), (Duration::from_millis(100), Duration::from_millis(40)));
+        // A signal to stop leaves requests less time than the library: 10 seconds.
+        let sizes = |limits: &ConnectionLimits| (limits.header_timeout(), limits.max_header_bytes());
+        assert_eq!(sizes(&limits), sizes(&default));
+        let options = GatewayOptions::new().with_upload_pace(limits.write_timeout(), limits.min_rate());
+        assert_eq!(format!("{:?}", arguments.gateway_options), format!("{options:?}"));
     }
 }

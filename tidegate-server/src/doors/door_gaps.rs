@@ -8,6 +8,7 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
 use tidegate::spi::Plan;
 use tidegate_rule_tools::{DoorGap, GapEffect, check_for_door, door_gaps};
 use tidegate_rules::{FrontDoor, Report, RuleFile};
@@ -48,15 +49,18 @@ struct DoorGapCounter {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct DoorGapLabels {
+struct DoorGapLabels {
     rule: String,
     door: &'static str,
 }
 
 impl DoorGapCounters {
-    /// The counters, for a registry.
-    pub(crate) fn family(&self) -> Family<DoorGapLabels, Counter> {
-        self.family.clone()
+    /// Counters at zero, in `registry`.
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        let counters = Self::default();
+        let help = "Requests that a rule judged without what it reads, which their front end never has";
+        registry.register("rate_limit_unavailable_source", help, counters.family.clone());
+        counters
     }
 
     /// Follows the rules of a file. Counts of earlier files stay.
@@ -85,7 +89,7 @@ impl DoorGapCounters {
         let doors = self.doors.read().unwrap_or_else(PoisonError::into_inner);
         let Some(door) = doors.get(plan.origin().front_door()) else { return };
         door.log_idle_rules_once();
-        let rules = || plan.checks().iter().map(|check| check.gate().rule());
+        let rules = || plan.checks().iter().map(|check| check.gate().rule().id.as_str());
         for (index, rule) in rules().enumerate() {
             // A rule may have several limits.
             if rules().take(index).any(|earlier| earlier == rule) {

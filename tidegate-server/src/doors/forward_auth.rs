@@ -170,6 +170,7 @@ fn deny_status(parameters: &[(String, String)]) -> Result<Option<StatusCode>, Ba
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::registry::Registry;
     use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rule, RuleSet};
     use tidegate_rules::RuleFile;
 
@@ -183,7 +184,11 @@ mod tests {
         let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
         let handle = Handle::new(Limiter::new(RuleSet::new([rule]).unwrap(), store));
         let file = RuleFile::parse("rules.yaml", "version: 1\nrules: []\n").unwrap();
-        let clients = Arc::new(ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::default()));
+        let clients = Arc::new(ClientResolver::new(
+            "none".parse().unwrap(),
+            &file,
+            UntrustedForwarded::new(&mut Registry::default()),
+        ));
         let app: Router = router(&handle, &clients).with_state(());
         let ask = async || {
             let call = http::Request::get("/v1/forward-auth").header("x-forwarded-uri", "/export");
@@ -201,7 +206,11 @@ mod tests {
         let limit = Limit::quota_with_grace(1, 1, Periods::utc(Period::Year)).unwrap();
         let limiter = Limiter::new(RuleSet::new([Rule::new("year", limit)]).unwrap(), Arc::new(MemoryStore::new()));
         let file = RuleFile::parse("rules.yaml", "version: 1\nrules: []\n").unwrap();
-        let clients = Arc::new(ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::default()));
+        let clients = Arc::new(ClientResolver::new(
+            "none".parse().unwrap(),
+            &file,
+            UntrustedForwarded::new(&mut Registry::default()),
+        ));
         let app: Router = router(&Handle::new(limiter), &clients).with_state(());
         let mut answers = Vec::new();
         for _ in 0..3 {
@@ -219,7 +228,11 @@ mod tests {
         let rule = Rule::new("year", limit).with_usage(tidegate::UsageKind::Total);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), Arc::new(MemoryStore::new()));
         let file = RuleFile::parse("rules.yaml", "version: 1\nrules: []\n").unwrap();
-        let clients = Arc::new(ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::default()));
+        let clients = Arc::new(ClientResolver::new(
+            "none".parse().unwrap(),
+            &file,
+            UntrustedForwarded::new(&mut Registry::default()),
+        ));
         let app: Router = router(&Handle::new(limiter), &clients).with_state(());
         for (address, status) in
             [("/v1/forward-auth", 200), ("/v1/forward-auth", 429), ("/v1/forward-auth?deny=403", 403)]

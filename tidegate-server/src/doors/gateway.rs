@@ -38,6 +38,8 @@ mod upstream_failure_log;
 mod upstream_slots;
 mod upstream_tls;
 pub use upstream_tls::{UpstreamTls, UpstreamTlsFiles};
+mod upstream_tls_args;
+pub(crate) use upstream_tls_args::UpstreamTlsArgs;
 
 use std::convert::Infallible;
 use std::sync::Arc;

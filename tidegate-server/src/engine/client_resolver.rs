@@ -139,6 +139,8 @@ impl fmt::Debug for ClientResolver {
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::registry::Registry;
+
     use super::*;
     use crate::observe::log::status_log::tests::logged_lines;
 
@@ -147,7 +149,7 @@ mod tests {
             "version: 1\nidentify: {{ {identify} }}\nrules: [{{ id: a, per: [client], fixed_window: {{ limit: 9, window: 1h }} }}]\n"
         );
         let file = RuleFile::parse("rules.yaml", &text).unwrap();
-        ClientResolver::new(exempt.parse().unwrap(), &file, UntrustedForwarded::default())
+        ClientResolver::new(exempt.parse().unwrap(), &file, UntrustedForwarded::new(&mut Registry::default()))
     }
 
     fn untrusted(resolver: &ClientResolver) -> [u64; 3] {
@@ -210,7 +212,8 @@ mod tests {
         let text =
             "version: 1\nrules: [{ id: a, per: ['header:x-key', path], fixed_window: { limit: 9, window: 1h } }]\n";
         let file = RuleFile::parse("rules.yaml", text).unwrap();
-        let resolver = ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::default());
+        let resolver =
+            ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::new(&mut Registry::default()));
         let mut headers = HeaderMap::new();
         headers.insert("x-forwarded-for", "203.0.113.9".parse().unwrap());
         resolver.of_request(ip("192.0.2.1"), &headers);

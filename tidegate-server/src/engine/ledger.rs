@@ -70,7 +70,8 @@ pub(crate) struct ServerLedger {
 impl LedgerSetup {
     /// Checks that the server has what its rules need, and opens the journal. `None` without a ledger.
     pub(crate) async fn new(arguments: &ServeArgs, store: &StoreUrl, file: &RuleFile) -> Result<Option<Self>, Failure> {
-        let url = arguments.ledger.url()?;
+        let flags = &arguments.ledger;
+        let url = flags.url()?;
         let (secret, is_store_shared) = (arguments.secret.secret()?, store.is_shared());
         let means = LedgerMeans { url: url.as_ref(), is_store_shared, has_secret: secret.is_some() };
         means.check(file).map_err(Failure::usage)?;
@@ -78,10 +79,9 @@ impl LedgerSetup {
         check_directory(&url)?;
         // The memory store has its outbox there. On a shared store, only a rule that admits requests without it needs one.
         let needs_journal =
-            !store.is_shared() || arguments.ledger.given_journal().is_some() || admits_without_store(file).is_some();
-        let flags = &arguments.ledger;
+            !store.is_shared() || flags.ledger_journal.is_some() || admits_without_store(file).is_some();
         let journal = if needs_journal { Some(open_journal(flags, &url, &secret).await?) } else { None };
-        let (budget, namespace) = (arguments.ledger.budget(), arguments.namespace().clone());
+        let (budget, namespace) = (flags.ledger_budget, arguments.store.namespace().clone());
         Ok(Some(Self { url, budget, journal, secret, namespace, is_store_shared }))
     }
 
@@ -116,7 +116,7 @@ async fn open_journal(flags: &LedgerArgs, url: &LedgerUrl, secret: &Secret) -> R
             }
             Err(error) => {
                 let what = "the journal of the ledger cannot be opened";
-                return Err(Failure::usage(match flags.given_journal() {
+                return Err(Failure::usage(match &flags.ledger_journal {
                     Some(_) => format!("--ledger-journal: {what}: {error}"),
                     None => format!("{what}: {error}; --ledger-journal names its file"),
                 }));
@@ -206,7 +206,7 @@ impl ServerLedger {
             Some(rule) => Err(format!(
                 "rule `{}` has a ledger and admits requests while the store fails, which needs a journal: restart the server with \
                  --ledger-journal FILE, or write `on_failure: closed`",
-                rule.id()
+                rule.id
             )),
             None => Ok(()),
         }

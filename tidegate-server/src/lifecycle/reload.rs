@@ -43,8 +43,8 @@ impl ReloadableFiles {
     pub(crate) fn new(arguments: &ServeArgs) -> std::io::Result<Self> {
         // Until the signal is registered, it would end the process.
         let hangup = signal(SignalKind::hangup())?;
-        let client_ca = arguments.tls_client_ca.as_ref().filter(|_| arguments.has_envoy());
-        let tls = arguments.tls_cert.iter().chain(&arguments.tls_key).chain(client_ca).cloned();
+        let client_ca = arguments.tls.tls_client_ca.as_ref().filter(|_| arguments.has_envoy());
+        let tls = arguments.tls.tls_cert.iter().chain(&arguments.tls.tls_key).chain(client_ca).cloned();
         let rules = arguments.rules.iter().filter(|path| path.as_path() != Path::new("-")).cloned();
         let envoy = arguments.envoy.envoy_config.clone().filter(|_| arguments.has_envoy()).map(WatchedPaths::Folder);
         let tokens = arguments.admin_tokens.files().filter(|_| arguments.admin.is_some()).cloned();

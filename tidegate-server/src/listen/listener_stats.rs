@@ -16,6 +16,15 @@ pub(crate) struct ListenerStats {
     last_accept_error: Mutex<Option<String>>,
 }
 
+/// The counters of each address of a server. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AddressStats {
+    pub(crate) http: Arc<ListenerStats>,
+    pub(crate) grpc: Arc<ListenerStats>,
+    pub(crate) gateway: Arc<ListenerStats>,
+    pub(crate) admin: Arc<ListenerStats>,
+}
+
 /// A bound on clients that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
@@ -81,6 +90,15 @@ impl Bound {
             Self::SlowReader => "slow_reader",
             Self::LargeBodies => "large_bodies",
         }
+    }
+}
+
+impl AddressStats {
+    pub(crate) const COUNT: usize = 4;
+
+    /// Each address by the name of its flag.
+    pub(crate) fn all(&self) -> [(&'static str, &ListenerStats); Self::COUNT] {
+        [("http", &self.http), ("grpc", &self.grpc), ("gateway", &self.gateway), ("admin", &self.admin)]
     }
 }
 

@@ -65,7 +65,7 @@ impl RequestBounds {
         Self {
             scope,
             all: Arc::new(Semaphore::new(max)),
-            by_client: ClientCounts::new(limits.max_requests_per_client),
+            by_client: ClientCounts::new(limits.max_requests_per_client()),
             resolver: Arc::clone(&listener.resolver),
             stats: Arc::clone(&listener.stats),
         }

@@ -2,14 +2,11 @@
 
 pub(crate) mod histogram;
 mod labels;
-pub(crate) mod lease_collector;
-pub(crate) mod ledger_collector;
-pub(crate) mod listener_collector;
 pub(crate) mod metrics_format;
-mod process_collector;
+mod process;
 mod rule_counters;
+pub(crate) mod scrape;
 mod store_call;
-mod store_collector;
 pub(crate) mod untrusted_forwarded;
 
 use std::collections::HashMap;
@@ -20,9 +17,9 @@ use std::time::Duration;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 use tidegate::spi::{Observer, Plan, Role};
-use tidegate::{CheckResult, Clock, Decision, StoreError, StoreErrorKind, SystemClock};
+use tidegate::{CheckResult, Clock, Decision, StoreError, StoreErrorKind, SystemClock, Timestamp};
 use tidegate_rules::RuleFile;
 
 use self::histogram::Histogram;
@@ -30,15 +27,12 @@ use self::labels::{
     CallLabels, CheckLabels, DegradedLabels, ErrorLabels, FallbackLabels, OverloadedLabels, RejectedLabels,
 };
 pub(crate) use self::labels::{OutcomeLabel, RuleLabel};
-use self::listener_collector::ListenerCollector;
-use self::process_collector::ProcessCollector;
 use self::rule_counters::{CheckOutcome, ExtraCounter, RuleCounters};
 pub(crate) use self::store_call::StoreCall;
-use self::store_collector::StoreCollector;
 use self::untrusted_forwarded::UntrustedForwarded;
 use crate::doors::check::waiting::WaitingMetrics;
 use crate::doors::door_gaps::DoorGapCounters;
-use crate::store::AnyStore;
+use crate::listen::AddressStats;
 use crate::tokens::reservations::ReservationMetrics;
 
 /// The metrics of a server.
@@ -69,7 +63,8 @@ pub(crate) struct Metrics {
     subject_types: RwLock<HashMap<String, String>>,
     /// The share of a limit from which on a request counts as near it.
     near: f64,
-    listeners: ListenerCollector,
+    started: Timestamp,
+    addresses: AddressStats,
     door_gaps: DoorGapCounters,
     untrusted_forwarded: UntrustedForwarded,
     waiting: WaitingMetrics,
@@ -77,83 +72,86 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// New metrics at zero. A request counts as near a limit from this share of it on. The state of `store` is read whenever
-    /// the metrics are.
-    pub(crate) fn new(near: f64, store: AnyStore) -> Self {
+    /// New metrics at zero. A request counts as near a limit from this share of it on.
+    pub(crate) fn new(near: f64) -> Self {
         let mut registry = Registry::default();
-        let metrics = Self {
-            checks: Family::default(),
-            rejected: Family::default(),
-            shadow_rejected: Family::default(),
-            near_limit: Family::default(),
-            grace: Family::default(),
-            lost_holds: Family::default(),
-            fallback: Family::default(),
-            degraded: Family::default(),
-            overloaded: Family::default(),
-            overflow: Family::default(),
-            denial_cache_hits: Family::default(),
-            shadow_skipped: Family::default(),
-            no_rule: Counter::default(),
-            latency: Family::default(),
-            errors: Family::default(),
-            reloads: Family::default(),
-            ledger_confirm: Family::default(),
+        // In the order of the page.
+        Self {
+            waiting: WaitingMetrics::new(&mut registry),
+            reservations: ReservationMetrics::new(&mut registry),
+            checks: register(&mut registry, "rate_limit_checks", "Checks, by rule and outcome"),
+            rejected: register(&mut registry, "rate_limit_rejected", "Requests that a rule rejected"),
+            shadow_rejected: register(
+                &mut registry,
+                "rate_limit_shadow_rejected",
+                "Requests that a shadow rule would have rejected",
+            ),
+            near_limit: register(&mut registry, "rate_limit_near_limit", "Requests that passed near a limit"),
+            grace: register(&mut registry, "rate_limit_grace", "Requests that passed in the grace of a quota"),
+            lost_holds: register(
+                &mut registry,
+                "rate_limit_lost_holds",
+                "Holds of reservations at the gateway that the store had lost at the end of the request",
+            ),
+            fallback: register(
+                &mut registry,
+                "rate_limit_fallback",
+                "Checks that the store could not decide, by the on_failure of the rule",
+            ),
+            degraded: register(
+                &mut registry,
+                "rate_limit_degraded",
+                "Requests decided without the store, by outcome and by the error of the store",
+            ),
+            overloaded: register(
+                &mut registry,
+                "rate_limit_overloaded",
+                "Requests under a rule that the store did not decide, since this instance was overloaded",
+            ),
+            overflow: register(
+                &mut registry,
+                "rate_limit_overflow",
+                "Checks of new subjects in a shared overflow bucket",
+            ),
+            denial_cache_hits: register(
+                &mut registry,
+                "rate_limit_denial_cache_hits",
+                "Requests that a rule rejected without a call to the store, which had denied the same a moment ago",
+            ),
+            shadow_skipped: register(
+                &mut registry,
+                "rate_limit_shadow_skipped",
+                "Checks of shadow rules that were not decided: the request was rejected without the store, or the store failed",
+            ),
+            door_gaps: DoorGapCounters::new(&mut registry),
+            no_rule: register(&mut registry, "rate_limit_no_rule", "Requests that matched no rule"),
+            latency: register(&mut registry, "rate_limit_store_latency_seconds", "Duration of calls to the store"),
+            errors: register(&mut registry, "rate_limit_script_errors", "Calls to the store that failed"),
+            reloads: register(&mut registry, "rate_limit_rule_reloads", "Attempts to reload the rules"),
+            ledger_confirm: register(
+                &mut registry,
+                "rate_limit_ledger_confirm_seconds",
+                "Time that decisions under `ledger: sync` waited until they were durable",
+            ),
+            untrusted_forwarded: UntrustedForwarded::new(&mut registry),
             rule_counters: RuleCounters::default(),
             successful: Default::default(),
             subject_types: RwLock::default(),
             near,
-            listeners: ListenerCollector::default(),
-            door_gaps: DoorGapCounters::default(),
-            untrusted_forwarded: UntrustedForwarded::default(),
-            waiting: WaitingMetrics::new(&mut registry),
-            reservations: ReservationMetrics::new(&mut registry),
-            registry: Registry::default(),
-        };
-        registry.register("rate_limit_checks", "Checks, by rule and outcome", metrics.checks.clone());
-        registry.register("rate_limit_rejected", "Requests that a rule rejected", metrics.rejected.clone());
-        let shadow = "Requests that a shadow rule would have rejected";
-        registry.register("rate_limit_shadow_rejected", shadow, metrics.shadow_rejected.clone());
-        let near_limit = "Requests that passed near a limit";
-        registry.register("rate_limit_near_limit", near_limit, metrics.near_limit.clone());
-        registry.register("rate_limit_grace", "Requests that passed in the grace of a quota", metrics.grace.clone());
-        let lost = "Holds of reservations at the gateway that the store had lost at the end of the request";
-        registry.register("rate_limit_lost_holds", lost, metrics.lost_holds.clone());
-        let fallback = "Checks that the store could not decide, by the on_failure of the rule";
-        registry.register("rate_limit_fallback", fallback, metrics.fallback.clone());
-        let degraded = "Requests decided without the store, by outcome and by the error of the store";
-        registry.register("rate_limit_degraded", degraded, metrics.degraded.clone());
-        let overloaded = "Requests under a rule that the store did not decide, since this instance was overloaded";
-        registry.register("rate_limit_overloaded", overloaded, metrics.overloaded.clone());
-        let overflow = "Checks of new subjects in a shared overflow bucket";
-        registry.register("rate_limit_overflow", overflow, metrics.overflow.clone());
-        let hits = "Requests that a rule rejected without a call to the store, which had denied the same a moment ago";
-        registry.register("rate_limit_denial_cache_hits", hits, metrics.denial_cache_hits.clone());
-        let skipped = "Checks of shadow rules that were not decided: the request was rejected without the store, or the store failed";
-        registry.register("rate_limit_shadow_skipped", skipped, metrics.shadow_skipped.clone());
-        let unavailable = "Requests that a rule judged without what it reads, which their front end never has";
-        registry.register("rate_limit_unavailable_source", unavailable, metrics.door_gaps.family());
-        registry.register("rate_limit_no_rule", "Requests that matched no rule", metrics.no_rule.clone());
-        registry.register(
-            "rate_limit_store_latency_seconds",
-            "Duration of calls to the store",
-            metrics.latency.clone(),
-        );
-        registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
-        registry.register("rate_limit_rule_reloads", "Attempts to reload the rules", metrics.reloads.clone());
-        let confirm = "Time that decisions under `ledger: sync` waited until they were durable";
-        registry.register("rate_limit_ledger_confirm_seconds", confirm, metrics.ledger_confirm.clone());
-        let untrusted = "Requests with a forwarded address from a sender that is not trusted, by front end";
-        registry.register("tidegate_untrusted_forwarded", untrusted, metrics.untrusted_forwarded.family());
-        registry.register_collector(Box::new(metrics.listeners.clone()));
-        registry.register_collector(Box::new(StoreCollector(store)));
-        registry.register_collector(Box::new(ProcessCollector { started: SystemClock::new().now() }));
-        Self { registry, ..metrics }
+            started: SystemClock::new().now(),
+            addresses: AddressStats::default(),
+            registry,
+        }
+    }
+
+    /// When the server started.
+    pub(crate) const fn started(&self) -> Timestamp {
+        self.started
     }
 
     /// The counters of the addresses.
-    pub(crate) const fn listeners(&self) -> &ListenerCollector {
-        &self.listeners
+    pub(crate) const fn addresses(&self) -> &AddressStats {
+        &self.addresses
     }
 
     /// The metrics about callers that wait.
@@ -179,7 +177,7 @@ impl Metrics {
         self.rule_counters.clear();
     }
 
-    /// All metrics in the text format of `OpenMetrics`.
+    /// The metrics that are counted, in the text format of `OpenMetrics`. A [`Scrape`](scrape::Scrape) has those that are read.
     pub(crate) fn open_metrics(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -250,8 +248,8 @@ impl Metrics {
     fn count_overload(&self, plan: &Plan<'_>, outcome: &'static str) {
         let checks = plan.checks();
         for (index, check) in checks.iter().enumerate() {
-            let rule = check.gate().rule();
-            let is_counted = checks[..index].iter().any(|earlier| earlier.gate().rule() == rule);
+            let rule = check.gate().rule().id.as_str();
+            let is_counted = checks[..index].iter().any(|earlier| earlier.gate().rule().id == rule);
             if check.gate().role() != Role::Shadow && !is_counted {
                 self.overloaded.get_or_create(&OverloadedLabels { rule: rule.to_owned(), outcome }).inc();
             }
@@ -283,6 +281,13 @@ impl Metrics {
     }
 }
 
+/// A metric at zero, in `registry`.
+fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
 /// What a rule counts by, as one label.
 pub(crate) fn subject_type(names: &[&str]) -> String {
     if names.is_empty() { "everybody".to_owned() } else { names.join("+") }
@@ -293,7 +298,7 @@ impl Observer for Metrics {
         decision.checks().iter().for_each(|check| self.count(check, decision));
         self.door_gaps.count(plan);
         for gate in decision.skipped_shadow(plan) {
-            self.shadow_skipped.get_or_create(&RuleLabel { rule: gate.rule().to_owned() }).inc();
+            self.shadow_skipped.get_or_create(&RuleLabel { rule: gate.rule().id.to_string() }).inc();
         }
         if let Some(reason) = decision.degraded() {
             let (outcome, reason) = (if decision.is_allowed() { "allowed" } else { "rejected" }, reason.as_str());

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Store, Subject};
-use tidegate::{Limit, Limiter, OnFailure, Rate, StoreError, StoreErrorKind};
+use tidegate::spi::{Check, Gate, Plan, Store, Subject};
+use tidegate::{Limit, Limiter, OnFailure, Rate, Rule, StoreError, StoreErrorKind};
 
 use super::{GrantIdentity, TokenKind};
 
@@ -40,9 +40,9 @@ pub(super) async fn has_ended<S: Store>(
 fn gate(retention: Duration) -> Result<Gate, StoreError> {
     let failed = |_| StoreError::new(StoreErrorKind::Unexpected, "the length of the lease is invalid");
     let limit = Limit::token_bucket(1, Rate::new(1, retention).map_err(failed)?).map_err(failed)?;
-    let stem = KeyStem::for_rule(OWNER, &limit, "");
     // Every grant is a subject, and two that share a bucket could not both end.
-    Ok(Gate::new(OWNER, "", limit, Role::Enforced, stem).with_max_subjects(u64::MAX))
+    let rule = Rule::new(OWNER, limit).with_per(["grant"]).with_max_subjects(u64::MAX);
+    Ok(Gate::new(rule, "", limit))
 }
 
 fn plan(gate: &Gate, kind: TokenKind, identity: GrantIdentity) -> Result<Plan<'_>, StoreError> {

@@ -48,11 +48,11 @@ impl CheckResult {
     pub(super) fn new(plan: &Plan<'_>, check: &Check<'_>, result: &CheckVerdict) -> Self {
         let gate = check.gate();
         Self {
-            rule: gate.rule_smol_str().clone(),
-            limit_name: gate.limit_name_smol_str().clone(),
+            rule: gate.rule().id.clone(),
+            limit_name: gate.limit_name().clone(),
             plan: gate.plan_arc(),
             security: check.is_security(),
-            error_format: gate.error_format(),
+            error_format: gate.rule().error_format,
             window: gate.window(),
             algorithm: gate.limit().algorithm(),
             role: gate.role(),
@@ -122,7 +122,7 @@ impl CheckResult {
         self.consumed
     }
 
-    /// Whether the subject is unauthenticated.
+    /// Whether the subject is anonymous.
     pub const fn is_anonymous(&self) -> bool {
         self.anonymous
     }

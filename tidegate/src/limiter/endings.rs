@@ -142,7 +142,7 @@ impl<S: Store> Limiter<S> {
         let lost: Vec<_> = each(commits, results).filter(is_lost).map(|(commit, _)| commit).collect();
         if let Some(observer) = &self.observer {
             for commit in &lost {
-                observer.hold_lost(commit.gate.rule());
+                observer.hold_lost(&commit.gate.rule().id);
             }
         }
         let charges: Vec<_> = lost.into_iter().filter_map(Adjustment::charge_without_hold).collect();

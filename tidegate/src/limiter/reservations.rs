@@ -130,8 +130,8 @@ impl<S: Store> Limiter<S> {
         let holds = self.observe_error(self.store.outstanding(plan).await)?;
         let keeping = plan.checks().iter().zip(holds.checks).filter(|(check, _)| check.gate().limit().keeps_holds());
         let outstanding = keeping.map(|(check, summary)| OutstandingReservations {
-            rule: check.gate().rule_smol_str().clone(),
-            limit_name: check.gate().limit_name_smol_str().clone(),
+            rule: check.gate().rule().id.clone(),
+            limit_name: check.gate().limit_name().clone(),
             reservations: summary.reservations,
             units: summary.units,
             oldest_ends_after: (summary.reservations > 0)

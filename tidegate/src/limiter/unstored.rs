@@ -67,7 +67,8 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
             let is_slot = |own: &&CheckResult| {
                 let (gate, subject) = (check.gate(), check.key().subject());
                 own.consumed
-                    && (own.rule(), own.limit_name(), own.subject()) == (gate.rule(), gate.limit_name(), subject)
+                    && (own.rule(), own.limit_name(), own.subject())
+                        == (gate.rule().id.as_str(), gate.limit_name().as_str(), subject)
             };
             let slot =
                 local.checks().iter().find(is_slot).filter(|_| check.gate().limit().has_slots() || plan.is_hold(check));
@@ -96,7 +97,6 @@ const fn is_stored_pass(result: &CheckVerdict) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::KeyStem;
     use crate::plan::Gate;
     use crate::subject::Subject;
     use crate::{Limit, MemoryStore, Rate};
@@ -104,8 +104,7 @@ mod tests {
     /// Whether this instance decides a check of an any-of group, whose members the store has (admitted, unstored).
     fn decides(members: [(bool, bool); 2]) -> bool {
         let limit = Limit::token_bucket(5, Rate::per_second(1).unwrap()).unwrap();
-        let gates = ["one", "other"]
-            .map(|rule| Gate::new(rule, "", limit, Role::AnyOf(0), KeyStem::for_rule(rule, &limit, "")));
+        let gates = ["one", "other"].map(|rule| Gate::for_rule(rule, limit).with_role(Role::AnyOf(0)));
         let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
         let mut verdict = MemoryStore::new().decide_now(&plan);
         for (result, (admitted, unstored)) in verdict.checks_mut().iter_mut().zip(members) {

@@ -175,7 +175,7 @@ fn stems_of(states: &[GateState]) -> Vec<KeyStem> {
 }
 
 fn key_of<'s>(key: &AccountKey, stem: &'s KeyStem) -> Key<'s> {
-    Key::in_partition(stem, key.partition, key.subject)
+    Key::new(stem, key.partition, key.subject)
 }
 
 /// A quota of the same length and amount, in UTC. `None` if the account is not that of a quota.

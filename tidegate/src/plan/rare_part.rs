@@ -32,7 +32,7 @@ impl Plan<'_> {
     pub fn error_format(&self) -> Option<ErrorFormat> {
         match self.rare.as_deref() {
             Some(RarePart::Problem(_, format)) => *format,
-            _ => self.enforced().map(|check| check.gate().error_format()).max().flatten(),
+            _ => self.enforced().map(|check| check.gate().rule().error_format).max().flatten(),
         }
     }
 

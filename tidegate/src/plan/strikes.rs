@@ -15,7 +15,7 @@ impl Plan<'_> {
         let check = self.checks.get(index).filter(|check| !check.gate().is_penalty())?;
         self.checks.iter().position(|other| {
             let (own, gate) = (check.gate(), other.gate());
-            let is_same_rule = gate.is_penalty() && gate.rule() == own.rule() && gate.role() == own.role();
+            let is_same_rule = gate.is_penalty() && gate.rule().id == own.rule().id && gate.role() == own.role();
             is_same_rule && other.key().subject() == check.key().subject()
         })
     }

@@ -24,7 +24,7 @@ impl RuleSet {
     ///
     /// let find = |action| {
     ///     let mut ids = Vec::new();
-    ///     let body_use = rules.find(&Request::new(action), |rule| ids.push(rule.id().to_owned()));
+    ///     let body_use = rules.find(&Request::new(action), |rule| ids.push(rule.id.to_string()));
     ///     body_use.map(|body_use| (ids, body_use.text))
     /// };
     /// assert_eq!(find("login"), Ok((vec!["login".to_owned(), "api".to_owned()], BodyNeed::Enforced)));
@@ -98,7 +98,7 @@ mod tests {
 
     fn find(request: &Request<'_>) -> Result<(Vec<String>, BodyNeed), RequestProblemKind> {
         let (rules, mut ids) = (rules(), Vec::new());
-        let body_use = rules.find(request, |rule| ids.push(rule.id().to_owned()));
+        let body_use = rules.find(request, |rule| ids.push(rule.id.to_string()));
         let plan = rules.resolve(request);
         assert_eq!(body_use.clone().ok(), plan.problem().is_none().then(|| plan.body_use()), "as the plan says");
         assert_eq!(body_use.as_ref().err(), plan.problem());

@@ -91,7 +91,7 @@ mod tests {
     }
 
     fn keys(plan: &Plan<'_>) -> Vec<(String, u128, u64)> {
-        plan.checks().iter().map(|check| (check.gate().rule().to_owned(), check.key().id(), check.cost())).collect()
+        plan.checks().iter().map(|check| (check.gate().rule().id.to_string(), check.key().id(), check.cost())).collect()
     }
 
     #[test]

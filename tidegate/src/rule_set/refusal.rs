@@ -10,7 +10,7 @@ impl RuleSet {
     #[cold]
     pub(super) fn refuse(&self, request: &Request<'_>, kind: RequestProblemKind, name: &str) -> Plan<'_> {
         let rules = self.matching(request.action()).iter().map(|index| &self.rules[*index as usize].rule);
-        let formats = rules.filter(|rule| rule.mode != RuleMode::Shadow).map(crate::Rule::error_format);
+        let formats = rules.filter(|rule| rule.mode != RuleMode::Shadow).map(|rule| rule.error_format);
         Plan::refused_in(formats.max().flatten(), RequestProblem::new(kind, name))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::spi::algorithm::TakePosition;
-use tidegate::spi::{CheckVerdict, Gate, KnownDenial, Observer, Outcome, Plan};
+use tidegate::spi::{CheckVerdict, KnownDenial, Observer, Outcome, Plan};
 use tidegate::{
     CheckResult, Decision, ManualClock, OnFailure, Request, Rule, RuleMode, StoreError, StoreErrorKind, Timestamp,
 };
@@ -117,7 +117,7 @@ fn the_observer_sees_a_known_denial_and_the_shadow_checks_that_it_skips() {
     struct EventLog(Arc<Mutex<Vec<String>>>);
     impl Observer for EventLog {
         fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
-            let skipped: Vec<_> = decision.skipped_shadow(plan).map(Gate::rule).collect();
+            let skipped: Vec<_> = decision.skipped_shadow(plan).map(|gate| gate.rule().id.as_str()).collect();
             self.0.lock().unwrap().push(format!("{:?} skips {skipped:?}", decision.known_denial()));
         }
         fn undecided(&self, _: &Plan<'_>, _: &StoreError) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::http::HeaderPolicy;
-use tidegate::spi::{Check, Gate, KeyStem, Observer, Plan, Role, Subject};
+use tidegate::spi::{Check, Gate, Observer, Plan, Role, Subject};
 use tidegate::{
     Decision, Limit, ManualClock, OnFailure, Rate, Request, Rule, RuleMode, RuleSet, StoreError, StoreErrorKind,
 };
@@ -38,7 +38,7 @@ fn each_failure_policy_admits_as_many_requests_as_documented() {
 fn without_a_policy_each_instance_applies_the_whole_limit_to_each_subject() {
     let clock = ManualClock::default();
     let rule = Rule::new("api", bucket(3)).with_per(["user"]);
-    assert_eq!(rule.on_failure(), OnFailure::Local);
+    assert_eq!(rule.on_failure, OnFailure::Local);
     let store = SwitchableStore::failing(&clock);
     store.instances.store(12, Ordering::Relaxed);
     let limiter = limiter(&store, &clock, [rule]);
@@ -163,8 +163,9 @@ fn an_open_member_passes_its_own_group_and_no_other() {
     for (roles, expected) in [([Role::AnyOf(0), Role::AnyOf(0)], 20), ([Role::AnyOf(0), Role::AnyOf(1)], 2)] {
         for policy in [OnFailure::Open, OnFailure::Degraded] {
             let limiter = limiter(&SwitchableStore::failing(&clock), &clock, []);
-            let gate = |rule, role| Gate::new(rule, "", bucket(2), role, KeyStem::for_rule(rule, &bucket(2), ""));
-            let gates = [gate("local", roles[0]), gate("open", roles[1]).with_on_failure(policy)];
+            let open = Rule::new("open", bucket(2)).with_on_failure(policy);
+            let gates = [Gate::for_rule("local", bucket(2)), Gate::new(open, "", bucket(2))];
+            let gates: Vec<Gate> = gates.into_iter().zip(roles).map(|(gate, role)| gate.with_role(role)).collect();
             let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
             let allowed = (0..20).filter(|_| poll_once(limiter.check_plan(&plan)).unwrap().is_allowed());
             assert_eq!(allowed.count(), expected, "{roles:?} {policy:?}");

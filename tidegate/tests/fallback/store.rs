@@ -61,8 +61,8 @@ impl SwitchableStore {
     /// Decides like a full server: a check without a state is decided on a fresh one, and its state is not written.
     fn decide_full(&self, plan: &Plan<'_>, full_for: &[&str]) -> Verdict {
         let is_unstored = |rule: &str| full_for.contains(&rule);
-        let stored = plan.checks().iter().filter(|check| !is_unstored(check.gate().rule())).copied();
-        let unstored = plan.checks().iter().filter(|check| is_unstored(check.gate().rule())).copied();
+        let stored = plan.checks().iter().filter(|check| !is_unstored(&check.gate().rule().id)).copied();
+        let unstored = plan.checks().iter().filter(|check| is_unstored(&check.gate().rule().id)).copied();
         let fresh = MemoryStore::new().with_clock(ManualClock::starting_at(self.memory.now()));
         let part = |checks: Vec<_>| {
             let part = Plan::new(checks).unwrap().with_max_units(plan.max_units());
@@ -80,7 +80,7 @@ impl SwitchableStore {
         let is_repeat = stored.is_repeat();
         let (mut stored, mut unstored) = (stored.checks().iter(), unstored.checks().iter());
         let results = plan.checks().iter().map(|check| {
-            let is_unstored = is_unstored(check.gate().rule());
+            let is_unstored = is_unstored(&check.gate().rule().id);
             let mut result = *if is_unstored { unstored.next() } else { stored.next() }.unwrap();
             (result.unstored, result.consumed) = (is_unstored, result.consumed && !is_unstored);
             result

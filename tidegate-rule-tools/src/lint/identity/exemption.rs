@@ -1,9 +1,12 @@
 //! Lints about exemptions: those that a client can claim for itself, and those of customers that lift more than their own limits.
 
+use tidegate_rules::Problem;
+use tidegate_rules::internals::{
+    CompiledFile, CompiledRule, Condition, Source, Span, TenantUse, how_to_authenticate, is_method,
+};
+
 use super::TrustLint;
 use crate::lint::{MAX_LISTED_NAMES, list_names};
-use tidegate_rules::Problem;
-use tidegate_rules::internals::{CompiledFile, CompiledRule, Condition, Source, Span, TenantUse, how_to_authenticate};
 
 /// The most exemptions that are compared with all rules.
 const MAX_COMPARED_EXEMPTIONS: usize = 100;
@@ -17,7 +20,7 @@ impl TrustLint<'_> {
             return None;
         }
         let (sent, help) = match condition.headers.first() {
-            Some((name, _)) => (name.as_str(), how_to_authenticate(&[Source::Attribute(name.clone())])),
+            Some((name, _)) => (name.as_str(), how_to_authenticate([&Source::Attribute(name.clone())])),
             // A path is as certain as what is behind it: there the host decides nothing.
             None if !condition.hosts.is_empty() && condition.paths.is_empty() => {
                 ("host", Condition::BY_HOST_HELP.to_owned())
@@ -38,8 +41,7 @@ pub(super) fn lint_lifted_protection(file: &CompiledFile, lints: &mut Vec<Proble
         rules.is_none() && !(condition.tenants.is_empty() && condition.plans.is_empty())
     });
     for ((condition, _), span) in of_customers.take(MAX_COMPARED_EXEMPTIONS) {
-        let rules = file.rules.iter().filter(|rule| !rule.is_disabled());
-        let rules = rules.filter(|rule| condition.may_overlap(&rule.matcher.condition));
+        let rules = file.enabled_rules().filter(|rule| may_overlap(condition, &rule.matcher.condition));
         let (protecting, others): (Vec<&CompiledRule>, Vec<_>) = rules.partition(|rule| protects_everybody(rule));
         let Some(names) = list_names(&ids(&protecting)) else { continue };
         let message =
@@ -52,10 +54,26 @@ pub(super) fn lint_lifted_protection(file: &CompiledFile, lints: &mut Vec<Proble
 }
 
 fn ids<'r>(rules: &[&'r CompiledRule]) -> Vec<&'r str> {
-    rules.iter().map(|rule| rule.matcher.id.as_str()).collect()
+    rules.iter().map(|rule| rule.id.as_str()).collect()
 }
 
 /// Whether a rule is against guessing, or limits all requests together.
 fn protects_everybody(rule: &CompiledRule) -> bool {
-    rule.security == Some(true) || (rule.matcher.per.is_empty() && rule.matcher.tenant == TenantUse::No)
+    rule.security || (rule.matcher.per.is_empty() && rule.matcher.tenant == TenantUse::No)
+}
+
+/// Whether a request can match both, as far as lists of values show.
+fn may_overlap(left: &Condition, right: &Condition) -> bool {
+    overlap(&left.methods, &right.methods, |a, b| is_method(a, b) || is_method(b, a))
+        && overlap(&left.paths, &right.paths, |a, b| a.covers(b) || b.covers(a))
+        && overlap(&left.hosts, &right.hosts, |a, b| a.covers(b) || b.covers(a))
+        && overlap(&left.tenants, &right.tenants, |a, b| a == b)
+        && overlap(&left.plans, &right.plans, |a, b| a == b)
+        && overlap(&left.actions, &right.actions, |a, b| a == b)
+        && overlap(&left.networks, &right.networks, |a, b| a.contains(b) || b.contains(a))
+}
+
+/// Whether one of `left` and one of `right` are alike; an empty list stands for everything.
+fn overlap<T>(left: &[T], right: &[T], like: impl Fn(&T, &T) -> bool) -> bool {
+    left.is_empty() || right.is_empty() || left.iter().any(|one| right.iter().any(|other| like(one, other)))
 }

@@ -1,9 +1,10 @@
 //! `Expectation`: the expected outcomes of a step, and the expected fields of its last decision.
 
-use super::super::schema_types::{DeniedSpec, ExpectDetailsSpec, ExpectSpec, OptionalField, OutcomeSpec};
-use super::SuiteBuilder;
 use tidegate_rules::internals::{Span, Spanned, format_duration};
 use tidegate_rules::suggest;
+
+use super::super::schema_types::{DeniedSpec, ExpectDetailsSpec, ExpectSpec, OptionalField, OutcomeSpec};
+use super::SuiteBuilder;
 
 /// The expectation of a step.
 #[derive(Debug)]

@@ -127,7 +127,7 @@ impl Bucket {
     }
 
     fn unreadable(check: &Check<'_>) -> Self {
-        let rule = check.gate().rule().to_owned();
+        let rule = check.gate().rule().id.to_string();
         Self { rule, kind: BucketKind::of_check(check), has_state: true, json: Value::Null }
     }
 }

@@ -42,7 +42,7 @@ impl Account {
         let Limit::Quota(quota) = check.gate().limit() else { return None };
         Some(Self {
             key: AccountKey::from_key(check.key()),
-            limit_name: check.gate().limit_name().to_owned(),
+            limit_name: check.gate().limit_name().to_string(),
             periods: quota.periods(),
             hard_limit: quota.hard_limit(),
             name: name.map(str::to_owned),

@@ -59,7 +59,7 @@ async fn acquire(
     if plan.lease_owner().is_some() {
         engine.tokens().require(TokenKind::Lease)?;
     }
-    let max_wait = max_wait.map_or(engine.max_wait(), |asked| asked.min(engine.max_wait()));
+    let max_wait = max_wait.map_or(engine.waiting().max_wait(), |asked| asked.min(engine.waiting().max_wait()));
     let Ok(place) = engine.waiting().enter(&plan, limiter.rules()) else { return Ok(too_many_waiting()) };
     let (timer, begun) = (engine.timer(), engine.timer().now());
     let mut caller = Caller { timer, arrival: limiter.arrive(), begun, max_wait, changes, stopping };

@@ -23,8 +23,7 @@ use tower::ServiceExt as _;
 use crate::args::serve_args::ServeArgs;
 use crate::calls::browser_guard::BrowserGuard;
 use crate::engine::Engine;
-use crate::lifecycle::connect::StoreProbe;
-use crate::store::{AnyStore, StoreUrl};
+use crate::store::{AnyStore, StoreProbe, StoreUrl};
 
 const LEASE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
@@ -143,7 +142,7 @@ async fn the_answers_of_the_check_api_are_stable_json_whatever_the_rules_say() {
     let limit = Limit::fixed_window(1, Duration::from_mins(1)).unwrap();
     let rule = || Rule::new("tokens", limit).with_usage(UsageKind::Total).with_action("complete");
     let url = StoreUrl::parse("redis://127.0.0.1:1").unwrap();
-    let store = AnyStore::from_url(&url, RedisOptions::new(), arguments("serve").memory_keys, None).unwrap();
+    let store = AnyStore::from_url(&url, RedisOptions::new(), arguments("serve").store.memory_keys, None).unwrap();
     let closed = rule().with_on_failure(OnFailure::Closed);
     let failing = Api::on_store("serve", [closed], store, ManualClock::starting_at(START));
     let policy = HeaderPolicy::new().with_error_format(ErrorFormat::Problem);

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use clap::Args;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -15,6 +16,8 @@ use prometheus_client::registry::Registry;
 use tidegate::RuleSet;
 use tidegate::spi::{Check, Plan};
 
+use crate::args::LIMITS_HEADING;
+use crate::args::flag_values::{seconds, whole_number};
 use crate::observe::metrics::OutcomeLabel;
 use crate::observe::metrics::histogram::Histogram;
 
@@ -24,13 +27,26 @@ const WAIT_BOUNDS_MICROS: [u64; 14] = [
     30_000_000, 60_000_000,
 ];
 
-/// The numbers of callers that may wait.
-#[derive(Clone, Copy, Debug)]
+/// Longest time that a call may wait.
+const MAX_WAIT_SECONDS: u64 = 3600;
+
+/// The most calls that may wait: half of those that may be under way, so that checks do not depend on them.
+const MAX_WAITING: u64 = 4096;
+
+/// How long callers may wait, and how many.
+#[derive(Args, Clone, Copy, Debug)]
+#[allow(clippy::struct_field_names, reason = "each field is a flag, and named like it")]
 pub(crate) struct WaitingBounds {
-    /// In all.
-    pub(crate) total: usize,
-    /// For the same limits, and for one subject.
-    pub(crate) per_subject: usize,
+    /// Maximum time that a call of /v1/acquire waits; a call that asks for more waits for this long. The time of
+    /// --request-timeout is added to it
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_MAX_WAIT", value_parser = seconds(0..=MAX_WAIT_SECONDS), default_value = "30s", help_heading = LIMITS_HEADING, display_order = 6)]
+    max_wait: Duration,
+    /// Maximum number of calls of /v1/acquire under way; further ones get 503. Three quarters of them are for unauthenticated subjects
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING", value_parser = whole_number::<usize>(1..=MAX_WAITING), default_value_t = 1024, help_heading = LIMITS_HEADING, display_order = 7)]
+    max_waiting: usize,
+    /// Maximum number of them that wait for the same limits, and of one subject [default: an eighth of --max-waiting]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING_PER_SUBJECT", value_parser = whole_number::<usize>(1..=MAX_WAITING), help_heading = LIMITS_HEADING, display_order = 8)]
+    max_waiting_per_subject: Option<usize>,
 }
 
 /// Counts the callers that wait. Clones share the counts.
@@ -87,6 +103,12 @@ pub(crate) struct WaitingPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooManyWaiting;
 
+impl WaitingBounds {
+    fn per_subject(&self) -> usize {
+        self.max_waiting_per_subject.unwrap_or((self.max_waiting / 8).max(1))
+    }
+}
+
 impl AcquireCalls {
     pub(crate) fn new(bounds: WaitingBounds, metrics: WaitingMetrics) -> Self {
         Self { bounds, counts: Arc::default(), metrics }
@@ -96,7 +118,7 @@ impl AcquireCalls {
     pub(crate) fn enter(&self, plan: &Plan<'_>, rules: &RuleSet) -> Result<WaitingPlace, TooManyWaiting> {
         // All subjects share a limit that counts by nothing, so it is not one of theirs.
         let has_subject =
-            |check: &&Check<'_>| rules.rule(check.gate().rule()).is_some_and(|rule| rule.per().next().is_some());
+            |check: &&Check<'_>| rules.rule(&check.gate().rule().id).is_some_and(|rule| !rule.per.is_empty());
         let mut ids: Vec<u128> = plan.checks().iter().filter(has_subject).map(|check| check.key().id()).collect();
         ids.push(plan.queue_id());
         ids.sort_unstable();
@@ -118,6 +140,11 @@ impl AcquireCalls {
         Ok(WaitingPlace { callers: self.clone(), ids, is_anonymous, outcome: WaitOutcome::Left })
     }
 
+    /// The longest time that a caller waits.
+    pub(crate) const fn max_wait(&self) -> Duration {
+        self.bounds.max_wait
+    }
+
     fn lock(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,10 +152,10 @@ impl AcquireCalls {
 
 impl Counts {
     fn has_room(&self, ids: &[u128], is_anonymous: bool, bounds: WaitingBounds) -> bool {
-        let is_full = |id: &u128| self.by_id.get(id).is_some_and(|count| *count >= bounds.per_subject);
+        let is_full = |id: &u128| self.by_id.get(id).is_some_and(|count| *count >= bounds.per_subject());
         // Rounded up, so that a single place is not denied to all of them.
-        let max_anonymous = bounds.total - bounds.total / 4;
-        self.total < bounds.total && (!is_anonymous || self.anonymous < max_anonymous) && !ids.iter().any(is_full)
+        let max_anonymous = bounds.max_waiting - bounds.max_waiting / 4;
+        self.total < bounds.max_waiting && (!is_anonymous || self.anonymous < max_anonymous) && !ids.iter().any(is_full)
     }
 }
 
@@ -198,11 +225,36 @@ impl WaitOutcome {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
 
     use super::*;
 
-    const BOUNDS: WaitingBounds = WaitingBounds { total: 16, per_subject: 2 };
+    const BOUNDS: WaitingBounds =
+        WaitingBounds { max_wait: Duration::ZERO, max_waiting: 16, max_waiting_per_subject: Some(2) };
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        bounds: WaitingBounds,
+    }
+
+    #[test]
+    fn one_subject_has_an_eighth_of_the_calls_that_may_wait() {
+        for (line, total, per_subject) in [
+            ("serve", 1024, 128),
+            ("serve --max-waiting 4", 4, 1),
+            ("serve --max-waiting 4096 --max-waiting-per-subject 4096", 4096, 4096),
+        ] {
+            let bounds =
+                Flags::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{error}")).bounds;
+            assert_eq!((bounds.max_waiting, bounds.per_subject()), (total, per_subject), "{line}");
+        }
+        assert_eq!(usize::try_from(MAX_WAITING), Ok(crate::listen::MAX_CALLS / 2));
+        for wrong in ["--max-waiting=4097", "--max-waiting=0", "--max-wait=3601", "--max-waiting-per-subject=0"] {
+            assert!(Flags::try_parse_from(["serve", wrong]).is_err(), "{wrong}");
+        }
+    }
 
     fn limiter() -> Limiter<MemoryStore> {
         let limit = Limit::token_bucket(1, Rate::per_second(1).unwrap()).unwrap();
@@ -237,7 +289,7 @@ mod tests {
         let jobs: Vec<String> = (0..20).map(|job| job.to_string()).collect();
         let hostile: Vec<_> =
             jobs.iter().filter_map(|job| enter(&callers, &limiter, &request("mallory", job)).ok()).collect();
-        assert_eq!(hostile.len(), BOUNDS.per_subject);
+        assert_eq!(hostile.len(), BOUNDS.per_subject());
         let names = ["ann", "bob", "cy", "di", "eve", "flo", "gus"];
         let others: Vec<_> = names.iter().flat_map(|name| [(name, "x"), (name, "y")]).collect();
         let places: Vec<_> = others

@@ -9,13 +9,13 @@ use http::HeaderName;
 use tidegate::Secret;
 use tidegate_tower::Handle;
 
-use crate::args::flag_values::millis;
+use crate::args::flag_values::{millis, share};
 use crate::command::failure::Failure;
 use crate::doors::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats, router, router_with_refunds};
 use crate::engine::instrumented_store::InstrumentedStore;
 
 /// The flags. Most correspond to a variable of Envoy's reference server, which their help names.
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[allow(clippy::struct_excessive_bools, clippy::struct_field_names, reason = "each field is a flag, and named like it")]
 pub(crate) struct EnvoyArgs {
     /// Limits for Envoy's rate limit service in the format of its reference server, instead of the rule file
@@ -44,59 +44,27 @@ pub(crate) struct EnvoyArgs {
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_ENVOY_BUDGET", value_parser = millis(1..=60_000), help_heading = "Envoy")]
     pub(crate) envoy_budget: Option<Duration>,
     /// Hits that use at least this share of a limit count as near it in the metrics (`NEAR_LIMIT_RATIO`)
-    #[arg(
-        long,
-        value_name = "SHARE",
-        env = "TIDEGATE_ENVOY_NEAR_LIMIT",
-        default_value_t = 0.8,
-        value_parser = share,
-        help_heading = "Envoy"
-    )]
+    #[arg(long, value_name = "SHARE", env = "TIDEGATE_ENVOY_NEAR_LIMIT", default_value_t = 0.8, value_parser = share, help_heading = "Envoy")]
     pub(crate) envoy_near_limit: f64,
     /// Add header fields to the responses of --envoy-config (`LIMIT_RESPONSE_HEADERS_ENABLED`)
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS", help_heading = "Envoy")]
     pub(crate) envoy_headers: bool,
     /// Name of the field with the limit (`LIMIT_LIMIT_HEADER`)
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "TIDEGATE_ENVOY_LIMIT_HEADER",
-        default_value = "RateLimit-Limit",
-        value_parser = field,
-        help_heading = "Envoy"
-    )]
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_ENVOY_LIMIT_HEADER", default_value = "RateLimit-Limit", value_parser = field, help_heading = "Envoy")]
     pub(crate) envoy_limit_header: String,
     /// Name of the field with the remaining amount (`LIMIT_REMAINING_HEADER`)
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "TIDEGATE_ENVOY_REMAINING_HEADER",
-        default_value = "RateLimit-Remaining",
-        value_parser = field,
-        help_heading = "Envoy"
-    )]
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_ENVOY_REMAINING_HEADER", default_value = "RateLimit-Remaining", value_parser = field, help_heading = "Envoy")]
     pub(crate) envoy_remaining_header: String,
     /// Name of the field with the seconds until the limit resets (`LIMIT_RESET_HEADER`)
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "TIDEGATE_ENVOY_RESET_HEADER",
-        default_value = "RateLimit-Reset",
-        value_parser = field,
-        help_heading = "Envoy"
-    )]
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_ENVOY_RESET_HEADER", default_value = "RateLimit-Reset", value_parser = field, help_heading = "Envoy")]
     pub(crate) envoy_reset_header: String,
 }
 
 /// Envoy's rate limit service as the flags describe it.
-#[allow(clippy::struct_excessive_bools, reason = "each of them is a flag")]
 pub(crate) struct Envoy {
+    arguments: EnvoyArgs,
     files: Option<Files>,
     stats: Stats,
-    strict: bool,
-    shadow: bool,
-    metadata: bool,
-    json_refunds: bool,
     max_decision_time: Duration,
 }
 
@@ -157,15 +125,7 @@ impl Envoy {
                 Some(Files { folder: folder.clone(), options, config: ConfigHandle::new(config) })
             }
         };
-        Ok(Self {
-            files,
-            stats,
-            strict: arguments.envoy_strict,
-            shadow: arguments.envoy_shadow,
-            metadata: arguments.envoy_metadata,
-            json_refunds: arguments.envoy_json_refunds,
-            max_decision_time,
-        })
+        Ok(Self { arguments: arguments.clone(), files, stats, max_decision_time })
     }
 
     /// The service, by its own configuration or by the rules of the limiter.
@@ -174,13 +134,14 @@ impl Envoy {
             Some(files) => EnvoyService::from_config(handle, files.config.clone()),
             None => EnvoyService::from_rules(handle),
         };
-        let limits = limits.with_strict(self.strict).with_shadow(self.shadow).with_metadata(self.metadata);
+        let EnvoyArgs { envoy_strict, envoy_shadow, envoy_metadata, .. } = self.arguments;
+        let limits = limits.with_strict(envoy_strict).with_shadow(envoy_shadow).with_metadata(envoy_metadata);
         limits.with_max_decision_time(self.max_decision_time).with_stats(&self.stats)
     }
 
     /// Its pages at the address of the check API.
     pub(crate) fn router(&self, service: EnvoyService<InstrumentedStore>) -> Router {
-        if self.json_refunds { router_with_refunds(service) } else { router(service) }
+        if self.arguments.envoy_json_refunds { router_with_refunds(service) } else { router(service) }
     }
 
     /// Reads the configuration again, if there is one.
@@ -216,11 +177,6 @@ fn log_warnings(config: &EnvoyConfig) {
     for warning in config.warnings() {
         tracing::warn!(target: "tidegate::server", "{warning}");
     }
-}
-
-pub(crate) fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "a share is a number from 0 to 1, such as 0.8".to_owned())
 }
 
 fn field(text: &str) -> Result<String, String> {

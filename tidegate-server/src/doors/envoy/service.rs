@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::http::{ErrorFormat, Headers};
 use tidegate::spi::Store;
-use tidegate::{Clock, Decision, Limiter, Rule, StoreError, SystemClock};
+use tidegate::{Clock, Decision, Limiter, StoreError, SystemClock};
 use tidegate_tower::Handle;
 use tonic::{Code as Grpc, Status};
 
@@ -336,7 +336,8 @@ fn validate(request: &RateLimitRequest) -> Result<(), DecideError> {
 /// Adds the headers and the body of a denial.
 fn add_denial<S: Store>(response: &mut RateLimitResponse, limiter: &Limiter<S>, decision: &Decision) {
     let rule = decision.rule().and_then(|id| limiter.rules().rule(id));
-    let rejection = limiter.rules().header_policy().reject(decision, rule.and_then(Rule::message), None);
+    let rejection =
+        limiter.rules().header_policy().reject(decision, rule.and_then(|rule| rule.message.as_deref()), None);
     response.response_headers_to_add = header_values(rejection.headers);
     response.raw_body = rejection.body.into_bytes();
 }

@@ -1,6 +1,12 @@
-//! `GatewayOptions`: the timeouts of the gateway towards its upstream, and the bounds of requests. It only holds the values.
+//! `GatewayOptions`: the timeouts of the gateway towards its upstream, and the bounds of requests, with their flags. It only holds the
+//! values.
 
 use std::time::Duration;
+
+use clap::Args;
+
+use crate::args::LIMITS_HEADING;
+use crate::args::flag_values::{MAX_SECONDS, seconds, whole_number};
 
 /// Timeouts and sizes of a [`Gateway`](super::Gateway).
 ///
@@ -11,18 +17,34 @@ use std::time::Duration;
 /// let options = GatewayOptions::new().with_response_timeout(Duration::from_secs(5)).with_max_body_bytes(1 << 20);
 /// assert_eq!(options.max_body_bytes(), 1 << 20);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct GatewayOptions {
-    pub(super) connect_timeout: Duration,
-    pub(super) response_timeout: Duration,
+    /// Maximum size of a request body through the gateway, in bytes; the default is unlimited
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_BODY_BYTES", value_parser = whole_number::<u64>(0..=u64::MAX), default_value_t = u64::MAX, hide_default_value = true, help_heading = LIMITS_HEADING, display_order = 3)]
     pub(super) max_body_bytes: u64,
+    /// Time within which the response of --upstream must begin
+    #[arg(long = "upstream-timeout", value_name = "DURATION", env = "TIDEGATE_UPSTREAM_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "60s", help_heading = LIMITS_HEADING, display_order = 9)]
+    pub(super) response_timeout: Duration,
+    /// Time within which a body through the gateway must arrive, at any rate, if the response does not begin before
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_UPLOAD_TIMEOUT", value_parser = seconds(1..=MAX_SECONDS), default_value = "1h", help_heading = LIMITS_HEADING, display_order = 16)]
     pub(super) upload_timeout: Duration,
-    pub(super) client_timeout: Duration,
-    pub(super) min_rate: u64,
+    /// Maximum number of connections to --upstream, and of requests at it; further requests wait for up to five seconds
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_UPSTREAM_CONNECTIONS", value_parser = whole_number::<usize>(1..=u64::MAX), default_value_t = Self::new().max_upstream_connections, help_heading = LIMITS_HEADING, display_order = 17)]
     pub(super) max_upstream_connections: usize,
+    /// Maximum number of requests that wait for --upstream; further ones get 503
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_UPSTREAM_QUEUE", value_parser = whole_number::<usize>(0..=u64::MAX), default_value_t = Self::new().max_upstream_queue, help_heading = LIMITS_HEADING, display_order = 18)]
     pub(super) max_upstream_queue: usize,
-    pub(super) trust_forwarded: bool,
+    /// Log each request through the gateway when it is finished: its path without the query, no header values
+    #[arg(long, env = "TIDEGATE_ACCESS_LOG", help_heading = "Log")]
     pub(super) access_log: bool,
+    #[arg(skip = Self::new().connect_timeout)]
+    pub(super) connect_timeout: Duration,
+    #[arg(skip = Self::new().client_timeout)]
+    pub(super) client_timeout: Duration,
+    #[arg(skip = Self::new().min_rate)]
+    pub(super) min_rate: u64,
+    #[arg(skip)]
+    pub(super) trust_forwarded: bool,
 }
 
 impl Default for GatewayOptions {

@@ -31,11 +31,11 @@ pub(crate) struct LedgerArgs {
     /// Time within which a request under `ledger: sync` must be durable in the ledger; after it, its units are given
     /// back, and its rule does what its `on_failure` says
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_LEDGER_BUDGET", value_parser = millis(1..=MAX_BUDGET_MILLIS), default_value = "250ms", help_heading = HEADING)]
-    ledger_budget: Duration,
+    pub(crate) ledger_budget: Duration,
     /// File for entries that are not in the ledger yet: those of the memory store, and those of requests that a rule admits while a shared
     /// store fails; on a disk that outlives the process [default: the SQLite file with .journal, or tidegate.journal]
     #[arg(long, value_name = "FILE", env = "TIDEGATE_LEDGER_JOURNAL", help_heading = HEADING)]
-    ledger_journal: Option<PathBuf>,
+    pub(crate) ledger_journal: Option<PathBuf>,
 }
 
 impl LedgerArgs {
@@ -52,16 +52,6 @@ impl LedgerArgs {
         };
         let url = LedgerUrl::parse(text.trim()).map_err(|error| Failure::usage(format!("--ledger: {error}")))?;
         Ok(Some(url))
-    }
-
-    /// Time for a decision to be durable.
-    pub(crate) const fn budget(&self) -> Duration {
-        self.ledger_budget
-    }
-
-    /// The journal that a flag names.
-    pub(crate) const fn given_journal(&self) -> Option<&PathBuf> {
-        self.ledger_journal.as_ref()
     }
 
     /// The journal of this ledger.
@@ -110,7 +100,7 @@ mod tests {
         assert_eq!(journal(&["--ledger", "sqlite:/var/l.db"]), Path::new("/var/l.db.journal"));
         assert_eq!(journal(&["--ledger", "postgres://h/d"]), Path::new("tidegate.journal"));
         assert_eq!(journal(&["--ledger", "sqlite:l.db", "--ledger-journal", "j"]), Path::new("j"));
-        assert_eq!(parse(&[]).budget(), Duration::from_millis(250));
+        assert_eq!(parse(&[]).ledger_budget, Duration::from_millis(250));
     }
 
     #[test]

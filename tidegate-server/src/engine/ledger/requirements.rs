@@ -19,7 +19,7 @@ impl LedgerMeans<'_> {
             (None, Some(rule)) => Err(format!(
                 "rule `{}` has a ledger, and the server has none: add --ledger sqlite:FILE for a single instance, or --ledger \
                  postgres://USER:PASSWORD@HOST/DATABASE for several",
-                rule.id()
+                rule.id
             )),
             (Some(_), _) if !self.has_secret => Err(
                 "--ledger needs TIDEGATE_SECRET: accounts are found by a hash with that secret, so with another one at the next start \
@@ -30,7 +30,7 @@ impl LedgerMeans<'_> {
             (Some(url), Some(rule)) if self.is_store_shared && !url.is_shared() => Err(format!(
                 "rule `{}` has a ledger, and --store is shared by several instances: each of them would write to a SQLite file of its \
                  own, and none would know all that was consumed; use --ledger postgres://USER:PASSWORD@HOST/DATABASE, or --store memory:",
-                rule.id()
+                rule.id
             )),
             _ => Ok(()),
         }
@@ -51,12 +51,12 @@ pub(crate) fn warn_of_unrecorded(file: &RuleFile) {
 /// The rules of a file that have a ledger.
 pub(crate) fn ledger_rules(file: &RuleFile) -> impl Iterator<Item = &Rule> {
     let rules = file.ids().filter_map(|id| file.rules().rule(id));
-    rules.filter(|rule| rule.ledger().is_some() && rule.mode() != RuleMode::Shadow)
+    rules.filter(|rule| rule.ledger.is_some() && rule.mode != RuleMode::Shadow)
 }
 
 /// The first rule with a ledger that admits requests while the store fails, on any route. It needs a journal.
 pub(crate) fn admits_without_store(file: &RuleFile) -> Option<&Rule> {
-    ledger_rules(file).find(|rule| file.failure_policies(rule.id()).any(|policy| policy != OnFailure::Closed))
+    ledger_rules(file).find(|rule| file.failure_policies(&rule.id).any(|policy| policy != OnFailure::Closed))
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
                  - {{ id: units, per: [tenant], quota: {{ amount: 9, period: day, ledger: async }}{on_failure} }}\n"
             );
             let file = RuleFile::parse("rules.yaml", &text).unwrap();
-            admits_without_store(&file).map(|rule| rule.id().to_owned())
+            admits_without_store(&file).map(|rule| rule.id.to_string())
         };
         for closed in ["", ", on_failure: closed", ", on_failure: { POST: closed, default: closed }"] {
             assert_eq!(admitting(closed), None, "{closed}");

@@ -32,9 +32,6 @@ pub(crate) struct LogArgs {
     /// The least severe events that are written; directives in `RUST_LOG`, such as `tidegate::refusals=off`, take precedence
     #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG_LEVEL", default_value = "info", help_heading = "Log")]
     pub(crate) log_level: LogLevel,
-    /// Log each request through the gateway when it is finished: its path without the query, no header values
-    #[arg(long, env = "TIDEGATE_ACCESS_LOG", help_heading = "Log")]
-    pub(crate) access_log: bool,
 }
 
 /// How events are written.

@@ -199,7 +199,7 @@ impl Observer for RefusalLog {
         let Some(check) = closed else { return };
         let gate = check.gate();
         self.refuse(&Refusal {
-            rule: gate.rule(),
+            rule: &gate.rule().id,
             plan: gate.plan(),
             algorithm: gate.limit().algorithm().as_str(),
             subject: check.key().subject(),

@@ -29,7 +29,7 @@ rules:
 #[test]
 fn requests_during_an_overload_are_counted_by_rule_and_outcome() {
     let file = RuleFile::parse("rules.yaml", RULES).unwrap();
-    let metrics = Arc::new(Metrics::new(0.8, AnyStore::Memory(Arc::new(MemoryStore::new()))));
+    let metrics = Arc::new(Metrics::new(0.8));
     let store = FailingStore::failing_with(StoreError::new(StoreErrorKind::Overloaded, "too many requests wait"));
     let limiter = Limiter::new(file.rules().clone(), store).with_observer(Arc::clone(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -59,7 +59,7 @@ fn requests_in_the_grace_of_a_quota_are_counted_by_rule() {
         Rule::new("wide", limit(100, 0)),
         Rule::new("trial", limit(0, 9)).with_mode(RuleMode::Shadow),
     ];
-    let metrics = Arc::new(Metrics::new(0.8, AnyStore::Memory(Arc::new(MemoryStore::new()))));
+    let metrics = Arc::new(Metrics::new(0.8));
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new()).with_observer(Arc::clone(&metrics));
     let allowed = [1, 1, 1, 1, 1].map(|cost| limiter.check_now(&Request::new("").with_cost(cost)).is_allowed());
     assert_eq!(allowed, [true, true, true, true, false]);
@@ -72,7 +72,7 @@ fn requests_in_the_grace_of_a_quota_are_counted_by_rule() {
 fn holds_that_the_store_has_lost_are_counted_by_rule() {
     let window = || Limit::fixed_window(10, Duration::from_mins(1)).unwrap();
     let rules = [Rule::new("tokens", window()).with_usage(UsageKind::Total), Rule::new("requests", window())];
-    let metrics = Arc::new(Metrics::new(0.8, AnyStore::Memory(Arc::new(MemoryStore::new()))));
+    let metrics = Arc::new(Metrics::new(0.8));
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new()).with_observer(Arc::clone(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for is_lost in [false, true] {

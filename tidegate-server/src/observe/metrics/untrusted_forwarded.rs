@@ -4,26 +4,31 @@
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
 use tidegate_rules::FrontDoor;
 
 /// One counter for each front end that reads such headers. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct UntrustedForwarded {
-    family: Family<DoorLabel, Counter>,
     gateway: Counter,
     forward_auth: Counter,
     check: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct DoorLabel {
+struct DoorLabel {
     door: &'static str,
 }
 
 impl UntrustedForwarded {
-    /// The counters, for a registry.
-    pub(crate) fn family(&self) -> Family<DoorLabel, Counter> {
-        self.family.clone()
+    /// Counters at zero, in `registry`.
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        let family = Family::<DoorLabel, Counter>::default();
+        let help = "Requests with a forwarded address from a sender that is not trusted, by front end";
+        registry.register("tidegate_untrusted_forwarded", help, family.clone());
+        let counter = |door: FrontDoor| family.get_or_create(&DoorLabel { door: door.as_str() }).clone();
+        let (gateway, forward_auth) = (counter(FrontDoor::Gateway), counter(FrontDoor::ForwardAuth));
+        Self { gateway, forward_auth, check: counter(FrontDoor::Check) }
     }
 
     /// Counts one request. The first one at each door is logged, without anything that its sender chose.
@@ -41,9 +46,7 @@ impl UntrustedForwarded {
              client's own, and all is well. Logged once; tidegate_untrusted_forwarded_total counts them"
         );
     }
-}
 
-impl UntrustedForwarded {
     const fn counter(&self, door: FrontDoor) -> &Counter {
         match door {
             FrontDoor::Gateway => &self.gateway,
@@ -55,15 +58,5 @@ impl UntrustedForwarded {
     #[cfg(test)]
     pub(crate) fn value(&self, door: FrontDoor) -> u64 {
         self.counter(door).get()
-    }
-}
-
-impl Default for UntrustedForwarded {
-    fn default() -> Self {
-        let family = Family::<DoorLabel, Counter>::default();
-        let counter = |door: FrontDoor| family.get_or_create(&DoorLabel { door: door.as_str() }).clone();
-        let (gateway, forward_auth) = (counter(FrontDoor::Gateway), counter(FrontDoor::ForwardAuth));
-        let check = counter(FrontDoor::Check);
-        Self { family, gateway, forward_auth, check }
     }
 }

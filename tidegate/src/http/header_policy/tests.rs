@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::{Check, Gate, Plan};
-use crate::spi::{KeyStem, MAX_AMOUNT, Subject};
+use crate::spi::{MAX_AMOUNT, Subject};
 use crate::{
     Ending, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleMode, RuleSet, Window,
 };
@@ -223,7 +223,7 @@ fn a_policy_name_is_printable_ascii_and_reversible() {
 
 #[test]
 fn the_retry_of_slower_group_members_is_omitted() {
-    let gate = |rule: &str, limit| Gate::new(rule, "", limit, Role::AnyOf(1), KeyStem::for_rule(rule, &limit, ""));
+    let gate = |rule: &str, limit| Gate::for_rule(rule, limit).with_role(Role::AnyOf(1));
     let (slow, fast) = (gate("slow", bucket(1, 1)), gate("fast", bucket(1, 10)));
     let store = store();
     let decide = || {

@@ -242,7 +242,7 @@ async fn a_lease_takes_all_limits_or_none_and_its_receipt_returns_all() {
 /// An instance with a store that nothing listens at.
 fn without_store(line: &str) -> Api {
     let url = StoreUrl::parse("redis://127.0.0.1:1").unwrap();
-    let store = AnyStore::from_url(&url, RedisOptions::new(), arguments(line).memory_keys, None).unwrap();
+    let store = AnyStore::from_url(&url, RedisOptions::new(), arguments(line).store.memory_keys, None).unwrap();
     Api::on_store(line, [exports(1)], store, ManualClock::starting_at(START))
 }
 

@@ -342,7 +342,7 @@ async fn calls_are_counted_by_outcome() {
 /// An instance with a store that nothing listens at.
 fn without_store(line: &str, rule: Rule) -> Api {
     let url = StoreUrl::parse("redis://127.0.0.1:1").unwrap();
-    let store = AnyStore::from_url(&url, RedisOptions::new(), arguments(line).memory_keys, None).unwrap();
+    let store = AnyStore::from_url(&url, RedisOptions::new(), arguments(line).store.memory_keys, None).unwrap();
     Api::on_store(line, [rule], store, ManualClock::starting_at(START))
 }
 

@@ -1,7 +1,7 @@
 //! A limit of a file: its rate, algorithm, window and settings.
 
 use tidegate::spi::{Gate, KeyStem, Role};
-use tidegate::{Limit, LimitError, OnFailure, OnOverload, Rate as Refill};
+use tidegate::{Limit, LimitError, OnFailure, OnOverload, Rate as Refill, Rule};
 use tidegate_rules::parse_duration;
 use tidegate_rules::yaml::{Node, NodeKind};
 
@@ -165,8 +165,8 @@ pub(in super::super) const fn role(strict: bool, shadow: bool, quota: bool) -> R
 pub(in super::super) fn gate(full_key: &str, owner: &str, limit: Limit, role: Role) -> Gate {
     let stem = KeyStem::for_rule(owner, &limit, "");
     // A failure of the store is an error, which Envoy decides about; an overload of this instance is no failure.
-    let gate = Gate::new(full_key, "", limit, role, stem).with_on_failure(OnFailure::Closed);
-    gate.with_on_overload(OnOverload::Local)
+    let rule = Rule::new(full_key, limit).with_on_failure(OnFailure::Closed).with_on_overload(OnOverload::Local);
+    Gate::new(rule.with_per(["descriptor"]), "", limit).with_role(role).with_stem(stem)
 }
 
 /// Builds a limit by the name of its algorithm; `None` if the name is unknown.

@@ -27,7 +27,7 @@ impl<'a> Refusal<'a> {
         let degraded = decision.degraded().map(StoreErrorKind::as_str);
         let retry_after = if is_shadow { outcome.retry_after } else { decision.retry_after() };
         let mut checks = plan.checks().iter();
-        let own = checks.find(|own| own.gate().rule() == check.rule() && own.key().subject() == check.subject());
+        let own = checks.find(|own| own.gate().rule().id == check.rule() && own.key().subject() == check.subject());
         Self {
             rule: check.rule(),
             plan: check.plan(),

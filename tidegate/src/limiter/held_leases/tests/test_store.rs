@@ -63,7 +63,7 @@ impl Store for TestStore {
         .await;
         let error = self.0.error.lock().clone();
         let rule = *self.0.error_rule.lock();
-        match error.filter(|_| rule.is_none_or(|rule| updates.iter().any(|update| update.gate.rule() == rule))) {
+        match error.filter(|_| rule.is_none_or(|rule| updates.iter().any(|update| update.gate.rule().id == rule))) {
             Some(error) => AdjustmentResults::failed(updates.len(), &error),
             None => self.0.memory.apply(updates).await,
         }

@@ -1,17 +1,17 @@
-//! `UpstreamArgs`: the flags for TLS to the upstream.
+//! `UpstreamTlsArgs`: the flags for TLS to the upstream.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use http::Uri;
 
-use super::flag_values::file_error;
+use super::{Gateway, GatewayOptions, UpstreamTls, UpstreamTlsFiles};
+use crate::args::flag_values::file_error;
 use crate::command::failure::Failure;
-use crate::doors::gateway::{Gateway, GatewayOptions, UpstreamTls, UpstreamTlsFiles};
 
 /// The flags.
 #[derive(Args)]
-pub(crate) struct UpstreamArgs {
+pub(crate) struct UpstreamTlsArgs {
     /// CA that must have signed the certificate of an --upstream with `https://`, PEM; the default is those of the system
     #[arg(long = "upstream-ca", value_name = "FILE", env = "TIDEGATE_UPSTREAM_CA", help_heading = "TLS")]
     ca: Option<PathBuf>,
@@ -23,7 +23,7 @@ pub(crate) struct UpstreamArgs {
     key: Option<PathBuf>,
 }
 
-impl UpstreamArgs {
+impl UpstreamTlsArgs {
     /// Fails if a flag has no use.
     pub(crate) fn check(&self, upstream: Option<&Uri>) -> Result<(), Failure> {
         match (&self.certificate, &self.key) {
