@@ -6,6 +6,7 @@
 //!  Clients            slow readers)                 HTTP/2          ClientBody, TrackedBody)
 //! ```
 
+mod body_memory;
 mod client_body;
 mod client_stream;
 mod clients;
@@ -42,9 +43,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+pub(crate) use body_memory::{BodyMemory, MemoryPermit, OutOfMemory};
 pub(crate) use client_body::ClientBody;
-use clients::{CallCount, PeerAddresses};
-pub(crate) use clients::{ClientCounts, ClientPermit, RequestClient, ResolveClient};
+use clients::{CallCount, ClientCounts, PeerAddresses};
+pub(crate) use clients::{RequestClient, ResolveClient};
 use connection::{ClientInfo, ConnectionConfig, serve_connection};
 pub(crate) use connection::{ConnectionPermit, OverTls};
 pub(crate) use guarded_stream::sleep;

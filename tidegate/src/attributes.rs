@@ -1,8 +1,8 @@
 //! Request attributes: their names, which names only a front end may set, and the one spelling of their values.
 //!
 //! A front end (the tower layer, the gateway, forward-auth, the check API, the Envoy adapter, the command line) turns a
-//! request into attributes of a [`Request`](crate::Request); rules match and count by them. All of them use this module, so
-//! that a request gets the same decision through every front end.
+//! request into attributes of a [`Request`](crate::Request), part by part with [`RequestAttributes`]; rules match and count by them.
+//! All front ends use this module, so that a request gets the same decision through each.
 //!
 //! ```
 //! use tidegate::attributes;

@@ -10,10 +10,10 @@ use axum::BoxError;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tidegate::sync::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use super::request_limits::MAX_BODY_BYTES;
+use crate::listen::{BodyMemory, MemoryPermit};
 
 /// A body up to this length is not large.
 pub(crate) const MAX_SMALL_BODY_BYTES: u64 = 16 * 1024;
@@ -23,12 +23,12 @@ const MAX_LARGE_BODY_BYTES: usize = 64 * 1024 * 1024;
 
 /// The memory that is left for large bodies. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct LargeBodies(Arc<Semaphore>);
+pub(crate) struct LargeBodies(BodyMemory);
 
 /// The memory of one call, until it is dropped.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Reservation {
-    permit: Mutex<Option<OwnedSemaphorePermit>>,
+    permit: Mutex<Option<MemoryPermit>>,
     is_refused: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct ReservingBody<B> {
     /// Keeps the memory longer than this body lives.
     reservation: Option<Arc<Reservation>>,
     /// The memory, without a reservation.
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<MemoryPermit>,
 }
 
 impl LargeBodies {
@@ -49,7 +49,7 @@ impl LargeBodies {
     }
 
     fn with_bytes(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new(bytes)))
+        Self(BodyMemory::new(bytes))
     }
 
     /// A reservation for what is made of a body, unless the declared length of that is small.
@@ -64,8 +64,8 @@ impl LargeBodies {
     }
 
     /// Memory for the longest body.
-    fn reserve(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0).try_acquire_many_owned(MAX_BODY_BYTES as u32).ok()
+    fn reserve(&self) -> Option<MemoryPermit> {
+        self.0.acquire(MAX_BODY_BYTES, None).ok()
     }
 }
 

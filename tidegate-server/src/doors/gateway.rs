@@ -14,7 +14,7 @@
 //! 503 responses; the gateway forwards what was decided.
 
 mod access_log;
-mod body_memory;
+mod body_buffer;
 mod body_reader;
 mod options;
 pub use options::GatewayOptions;
@@ -53,9 +53,9 @@ use tidegate_tower::{Handle, LimitLayer, LimitService, ResponseBody};
 use tower::ServiceExt;
 use tower_layer::Layer;
 
-use crate::listen::{ClientBody, Listener, ListenerStats, RequestScope, Tasks};
+use crate::listen::{BodyMemory, ClientBody, Listener, ListenerStats, RequestScope, Tasks};
 use access_log::AccessLog;
-use body_memory::BodyMemory;
+use body_buffer::body_memory;
 use proxy::{Proxy, ProxyBody, ProxyError};
 use upstream::Upstream;
 
@@ -170,7 +170,7 @@ impl<S: Store + 'static> GatewayDoor<S> {
         let Gateway { upstream, options } = gateway;
         let layer = layer.clone().with_canonical_paths(true);
         let service = layer.layer(Proxy::new(upstream, options.clone(), tasks.spawner(), stats));
-        let (rules, memory) = (layer.handle(), BodyMemory::new());
+        let (rules, memory) = (layer.handle(), body_memory());
         Arc::new(Self { service, rules, layer, options, memory, stats: Arc::clone(stats) })
     }
 

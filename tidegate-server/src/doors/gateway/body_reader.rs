@@ -13,12 +13,12 @@ use tidegate::spi::{BodyNeed, Store};
 use tidegate_tower::{BodyText, LimitLayer};
 
 use super::GatewayOptions;
-use super::body_memory::{BodyBuffer, BodyMemory};
+use super::body_buffer::BodyBuffer;
 use super::proxy::ProxyError;
 use super::request_body::RequestBody;
 use super::upload::Upload;
 use super::upload_pace::UploadPace;
-use crate::listen::{Bound, ClientBody, ListenerStats, RequestClient};
+use crate::listen::{BodyMemory, Bound, ClientBody, ListenerStats, RequestClient};
 
 /// What was read of a body.
 enum BodyReadOutcome {
@@ -70,7 +70,7 @@ async fn read_if_needed<S: Store>(
     }
     let client = parts.extensions.get::<RequestClient>().map(|client| client.0);
     let longest = upper.map_or(max_bytes, |upper| upper.min(max_bytes));
-    let buffer = memory.buffer(usize::try_from(longest).unwrap_or(usize::MAX), client);
+    let buffer = BodyBuffer::new(memory, usize::try_from(longest).unwrap_or(usize::MAX), client);
     let (data, trailers) = match read(body, buffer, max_bytes, options, stats).await? {
         BodyReadOutcome::Whole(data, trailers) => (data, trailers),
         // A shadow rule counts it as one that cannot be read.
