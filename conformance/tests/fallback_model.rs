@@ -61,9 +61,11 @@ impl NaiveCheck {
         match self.on_failure {
             OnFailure::Closed => Effect::Refuses,
             OnFailure::Open | OnFailure::Degraded if !overload => Effect::Passes,
-            OnFailure::Static => {
-                Effect::Limits { key: format!("{} static", self.rule), limit: self.cap, cost: self.cost.min(1) }
-            }
+            OnFailure::Static => Effect::Limits {
+                key: format!("{} static", self.rule),
+                limit: self.static_limit,
+                cost: self.cost.min(1),
+            },
             OnFailure::Share => {
                 let limit = self.limit.share(instances);
                 Effect::Limits { key: self.key.clone(), limit, cost: self.cost }
@@ -88,7 +90,7 @@ impl NaiveFallback {
         if groups.iter().any(|(_, group)| group.iter().any(|effect| matches!(effect, Effect::Refuses))) {
             return None;
         }
-        // A group that somebody lets pass restricts nothing; a static cap counts once.
+        // A group that somebody lets pass restricts nothing; a static limit counts once.
         groups.retain(|(_, group)| !group.iter().any(|effect| matches!(effect, Effect::Passes)));
         let mut counted: Vec<Vec<(String, Limit, u64)>> = Vec::new();
         for (_, group) in groups {
@@ -224,7 +226,7 @@ fn naive_checks_with_budgets(rules: &[RuleSpec], step: &Step) -> Vec<NaiveCheck>
     checks
 }
 
-/// Rules without groups. Those of one budget get the same limits and cap, as a rule set requires.
+/// Rules without groups. Those of one budget get the same limits and static limit, as a rule set requires.
 fn for_rule_set(mut rules: Vec<RuleSpec>) -> Vec<RuleSpec> {
     let mut first: HashMap<u8, (Vec<Limit>, Limit)> = HashMap::new();
     for rule in &mut rules {

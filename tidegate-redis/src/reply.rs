@@ -168,7 +168,7 @@ impl Reply {
         let (mut states, mut details, mut entries) = (SmallVec::new(), SmallVec::new(), Vec::new());
         for (index, check) in plan.checks().iter().enumerate() {
             let (found, rest) = CheckText::take(text).ok_or_else(malformed)?;
-            let mut state = decode_state(check, &found).ok_or_else(malformed)?;
+            let mut state = decode_state(check, &found)?;
             if found.taken > 0 {
                 take(plan, check, now, &mut state, found.taken)?;
             }
@@ -321,16 +321,17 @@ impl Reply {
     }
 }
 
-/// The state that `check` was decided on. `None` if it is not one of its limit: the script has read it, so the reply is malformed.
-fn decode_state(check: &Check<'_>, found: &CheckText<'_>) -> Option<Option<State>> {
+/// The state that `check` was decided on. The script has read it, so one that is not of its limit is a malformed reply.
+fn decode_state(check: &Check<'_>, found: &CheckText<'_>) -> Result<Option<State>, StoreError> {
     let limit = check.gate().limit();
-    let state = if found.state.is_empty() { None } else { Some(State::decode(limit, found.state)?) };
+    let decode = || State::decode(limit, found.state).ok_or_else(malformed);
+    let state = if found.state.is_empty() { None } else { Some(decode()?) };
     match found.holds {
-        None => Some(state),
+        None => Ok(state),
         Some(HoldsText { held, ends, .. }) if limit.keeps_holds() && held < 1 << 53 && ends < 1 << 54 => {
-            Some(Some(State::WithHolds(Box::new(StateWithHolds::from_reply(state, held, ends)))))
+            Ok(Some(State::WithHolds(Box::new(StateWithHolds::from_reply(state, held, ends)))))
         }
-        Some(_) => None,
+        Some(_) => Err(malformed()),
     }
 }
 

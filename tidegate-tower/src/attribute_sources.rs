@@ -74,7 +74,7 @@ impl AttributeSources {
                 AttributeSource::Ip => peer.into_iter().for_each(|peer| attributes.add_address(peer)),
                 AttributeSource::Query => add(attributes, name, parts.uri.query()),
                 AttributeSource::Body => {
-                    add(attributes, name, parts.extensions.get::<BodyText>().map(BodyText::as_str))
+                    add(attributes, name, parts.extensions.get::<BodyText>().map(BodyText::as_str));
                 }
                 AttributeSource::Size => add(attributes, name, body_size.map(|size| size_text(&parts.headers, size))),
                 AttributeSource::Application => {

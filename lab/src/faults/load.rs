@@ -92,10 +92,10 @@ impl Scale {
                 .with_static_limit(slow(static_limit))
         };
         let of_policy = |policy: OnFailure| match policy {
-            OnFailure::Open | OnFailure::Degraded => vec![rule(policy, "", &[slow(limit)], self.cap)],
+            OnFailure::Open | OnFailure::Degraded => vec![rule(policy, "", &[slow(limit)], self.static_limit)],
             _ => vec![
-                rule(policy, "", &limits_of_every_kind(limit)[..6], self.cap),
-                rule(policy, "-wide", &[slow(2 * self.wide)], 10 * self.cap),
+                rule(policy, "", &limits_of_every_kind(limit)[..6], self.static_limit),
+                rule(policy, "-wide", &[slow(2 * self.wide)], 10 * self.static_limit),
             ],
         };
         let anonymous = Rule::new("flood", slow(limit)).with_action("flood").with_per(["address"]);

@@ -45,8 +45,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn admitted(policy: OnFailure, limit: u64, static_limit: u64, steps: &[Step]) -> [u64; 2] {
     let clock = ManualClock::default();
     let store = SwitchableStore::new(&clock);
-    let rule =
-        Rule::new("api", bucket(limit)).with_per(["user"]).with_on_failure(policy).with_static_limit(bucket(cap));
+    let rule = Rule::new("api", bucket(limit))
+        .with_per(["user"])
+        .with_on_failure(policy)
+        .with_static_limit(bucket(static_limit));
     let instances: Vec<_> = (0..3)
         .map(|_| {
             let memory = tidegate::MemoryStore::new().with_clock(clock.clone());
@@ -94,11 +96,11 @@ proptest! {
                 prop_assert!(passed <= bound, "{policy:?}: {passed} of at most {bound}");
             }
         }
-        // A static cap counts requests, whatever they cost and whoever sends them.
+        // A static limit counts requests, whatever they cost and whoever sends them.
         let unit = |step: &Step| Step { cost: step.cost.min(1), ..step.clone() };
         let units: Vec<Step> = steps.iter().map(unit).collect();
         for passed in admitted(OnFailure::Static, limit, static_limit, &units) {
-            prop_assert!(passed <= limit + 3 * cap, "static: {passed} of at most {limit} and 3 times {cap}");
+            prop_assert!(passed <= limit + 3 * static_limit, "static: {passed} of at most {limit} and 3 times {static_limit}");
         }
     }
 

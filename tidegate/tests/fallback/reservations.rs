@@ -72,7 +72,7 @@ fn a_commit_under_a_share_of_the_limit_is_charged_by_that_share() {
 #[test]
 fn reservations_under_a_static_limit_count_as_requests_that_begin() {
     let static_limit = Limit::token_bucket(3, Rate::per_minute(60).unwrap()).unwrap();
-    let rule = Rule::new("tokens", bucket(100)).with_on_failure(OnFailure::Static).with_static_limit(cap);
+    let rule = Rule::new("tokens", bucket(100)).with_on_failure(OnFailure::Static).with_static_limit(static_limit);
     for key in [None, Some("a")] {
         let clock = ManualClock::default();
         let store = SwitchableStore::failing(&clock);
@@ -82,7 +82,10 @@ fn reservations_under_a_static_limit_count_as_requests_that_begin() {
         assert_eq!(first.rules().collect::<Vec<_>>(), ["local"]);
         assert!(reserve(None).is_allowed() && reserve(None).is_allowed() && !reserve(None).is_allowed());
         clock.advance(Duration::from_secs(1));
-        assert!(reserve(None).is_allowed() && !reserve(None).is_allowed(), "the cap refills as for other requests");
+        assert!(
+            reserve(None).is_allowed() && !reserve(None).is_allowed(),
+            "the static limit refills as for other requests"
+        );
         poll_once(limiter.end(&mut first, &Ending::Commit(1.into()))).unwrap();
         clock.advance(Duration::from_secs(1));
         assert!(reserve(None).is_allowed() && !reserve(None).is_allowed(), "a commit changes nothing there");

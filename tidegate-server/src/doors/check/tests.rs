@@ -26,7 +26,7 @@ const START: Timestamp = Timestamp::from_micros(1_790_000_400_000_000);
 struct Api {
     engine: Arc<Engine>,
     clock: ManualClock,
-    api: CheckApi,
+    in_process: CheckApi,
 }
 
 /// A rule `exports` for the action of the same name.
@@ -54,18 +54,18 @@ impl Api {
 
     fn on_store(line: &str, rules: impl IntoIterator<Item = Rule>, store: AnyStore, clock: ManualClock) -> Self {
         let api = CheckApi::start(line, store, Arc::new(clock.clone())).unwrap();
-        let api = Self { engine: Arc::clone(&api.engine), clock, api };
+        let api = Self { engine: Arc::clone(&api.engine), clock, in_process: api };
         api.set_rules(rules);
         api
     }
 
     /// Replaces the rules, as a reload does.
     fn set_rules(&self, rules: impl IntoIterator<Item = Rule>) {
-        self.api.set_rules(RuleSet::new(rules).unwrap());
+        self.in_process.set_rules(RuleSet::new(rules).unwrap());
     }
 
     async fn call(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
-        let answer = self.api.call(method, path, body).await.unwrap();
+        let answer = self.in_process.call(method, path, body).await.unwrap();
         assert_ne!(answer.0, 500, "{path}");
         answer
     }

@@ -284,7 +284,7 @@ async fn callers_that_wait_are_answered_when_the_server_stops() {
     let body = call("ann", 1, 30_000);
     assert_eq!(api.post("/v1/acquire", &body).await.1["allowed"], json!(true));
     let waiting = pin!(wait(&api, &body).await);
-    api.api.stop();
+    api.in_process.stop();
     assert_eq!(error(waiting.await), (503, "stopping".to_owned()));
 }
 
