@@ -151,17 +151,16 @@ impl Verdict {
             None => false,
         };
         let room = |check: &Check<'_>, state: Option<&State>| {
-            if is_repeat && !plan.keeps_owner(check) { 1 } else { room(plan, check, state, now) }
+            if is_repeat && !plan.keeps_owner(check) { Room::TAKEN_BEFORE } else { room(plan, check, state, now) }
         };
-        let rooms: SmallVec<[u64; 4]> =
+        let rooms: SmallVec<[Room; 4]> =
             plan.checks().iter().zip(states).map(|(check, state)| room(check, *state)).collect();
-        let granted = plan.granted(|index| rooms[index]);
+        let granted = plan.granted(|index| rooms[index].units);
         let mut checks: SmallVec<[CheckVerdict; 1]> = SmallVec::new();
         let mut ops = Vec::with_capacity(states.len());
         for (check, (state, room)) in plan.checks().iter().zip(states.iter().zip(&rooms)) {
-            let admitted = *room >= granted.max(1);
             let is_taken_before = is_repeat && !plan.keeps_owner(check);
-            let (mut own_ops, input) = (Ops::new(), CheckInput { plan, check, granted, admitted, is_taken_before });
+            let (mut own_ops, input) = (Ops::new(), CheckInput { plan, check, granted, room: *room, is_taken_before });
             checks.push(input.decide(*state, now, &mut own_ops));
             ops.push(own_ops);
         }
@@ -182,9 +181,8 @@ impl Verdict {
         ops: &mut Ops,
     ) -> Self {
         let room = room(plan, check, state, now);
-        let granted = plan.granted(|_| room);
-        let admitted = room >= granted.max(1);
-        let input = CheckInput { plan, check, granted, admitted, is_taken_before: false };
+        let granted = plan.granted(|_| room.units);
+        let input = CheckInput { plan, check, granted, room, is_taken_before: false };
         let checks = SmallVec::from_buf([input.decide(state, now, ops)]);
         Self { decided_at: now, granted, checks, refusal: None, repeat: false, entries: None }
     }
@@ -209,13 +207,29 @@ impl Verdict {
     }
 }
 
-/// The units of the plan that `check` has room for.
+/// What a check has room for.
+#[derive(Clone, Copy)]
+struct Room {
+    /// The units of the plan.
+    units: u64,
+    /// Whether a denial changes the state, which then has to be rebased; `None` if that was not found on the way.
+    rebases: Option<bool>,
+}
+
+impl Room {
+    /// That of a check whose units an earlier call of the same reservation took.
+    const TAKEN_BEFORE: Self = Self { units: 1, rebases: Some(false) };
+}
+
 #[inline]
-fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> u64 {
+fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> Room {
     let limit = check.gate().limit();
     match plan.max_units() {
-        1 => u64::from(algorithm::decide(state, limit, now, plan.op(check, 1)).admitted),
-        units => algorithm::room(state, limit, now, plan.take(check, units)),
+        1 => {
+            let result = algorithm::decide(state, limit, now, plan.op(check, 1));
+            Room { units: u64::from(result.admitted), rebases: Some(!result.admitted && result.changes) }
+        }
+        units => Room { units: algorithm::room(state, limit, now, plan.take(check, units)), rebases: None },
     }
 }
 
@@ -274,7 +288,7 @@ struct CheckInput<'p, 'r> {
     plan: &'p Plan<'r>,
     check: &'p Check<'r>,
     granted: u64,
-    admitted: bool,
+    room: Room,
     /// Whether it is a take of a reservation that is repeated: it was taken when the reservation was made.
     is_taken_before: bool,
 }
@@ -283,15 +297,16 @@ impl CheckInput<'_, '_> {
     /// The result of the check. Adds what the store applies to `ops`.
     #[inline(always)]
     fn decide(self, state: Option<&State>, now: Timestamp, ops: &mut Ops) -> CheckVerdict {
-        let Self { plan, check, granted, admitted, is_taken_before } = self;
+        let Self { plan, check, granted, room, is_taken_before } = self;
+        let admitted = room.units >= granted.max(1);
         let consume = !plan.is_peek();
         let limit = check.gate().limit();
         let take = plan.take(check, granted.max(1));
         let consumed = consume && !is_taken_before && plan.consumes(check, admitted, granted);
         let decided = DecidedTake { take, admitted, consumed };
         let op = plan.op(check, take.units);
-        // A denial changes a state that has to be rebased, or nothing.
-        if consumed || consume && !admitted && algorithm::decide(state, limit, now, op).changes {
+        let rebases = || room.rebases.unwrap_or_else(|| algorithm::decide(state, limit, now, op).changes);
+        if consumed || consume && !admitted && rebases() {
             ops.push(op);
         }
         if consume && !admitted && plan.counts_denied(check) {
