@@ -1,16 +1,17 @@
-//! `AnonymousStore`: treats every subject of a plan as unauthenticated. Its verdicts must equal those of any other store.
+//! `AnonymousStore`: treats every subject of a plan as anonymous. Its verdicts must equal those of any other store.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::algorithm::{Op, TakePosition};
 use tidegate::spi::{
     Adjustment, AdjustmentResults, Check, Gate, Key, KeyStem, Network, Newcomer, Outcome, Plan, Role, Store, Subject,
     Verdict,
 };
-use tidegate::{AnonymousBounds, Limit, Rate, StoreError, Timestamp};
+use tidegate::{Limit, Rate, Rule, StoreError, Timestamp};
 use tidegate_redis::RedisStore;
 
 /// Which case of anonymous subjects a history runs under.
@@ -22,7 +23,7 @@ pub enum AnonymousCase {
     WithForgetAfter,
 }
 
-/// A Redis store that treats every subject as unauthenticated.
+/// A Redis store that treats every subject as anonymous.
 #[derive(Debug)]
 pub struct AnonymousStore {
     store: RedisStore,
@@ -56,10 +57,11 @@ impl AnonymousStore {
                 stem
             }
         };
-        Gate::new("r", "", *limit, role, stem).with_anonymous(match self.case {
+        let bounds = match self.case {
             AnonymousCase::OverCap => AnonymousBounds::new(1),
             AnonymousCase::WithForgetAfter => own_key_bounds(),
-        })
+        };
+        bounded_gate(*limit, bounds).with_role(role).with_stem(stem)
     }
 
     /// The same subject; over the cap, a new subject of the same partition.
@@ -196,8 +198,7 @@ impl Store for AnonymousStore {
                 Some(stem) => {
                     // Any limit: the bucket of a network does not depend on it.
                     let limit = Limit::token_bucket(1, Rate::per_second(1).unwrap()).unwrap();
-                    let gate = Gate::new("r", "", limit, Role::Enforced, stem);
-                    let gate = gate.with_anonymous(AnonymousBounds::new(1));
+                    let gate = bounded_gate(limit, AnonymousBounds::new(1)).with_stem(stem);
                     self.store.forget(&[bucket_of(&newcomer(&gate, key.subject()))]).await?;
                 }
                 None => self.store.forget(&[*key]).await?,
@@ -219,4 +220,8 @@ pub(crate) fn blank_free_checks(plan: &Plan<'_>, verdict: &mut Verdict) {
             (*remaining, *reset_after, *delay, *in_grace) = (0, Duration::ZERO, Duration::ZERO, false);
         }
     }
+}
+
+fn bounded_gate(limit: Limit, bounds: AnonymousBounds) -> Gate {
+    Gate::new(Rule::new("r", limit).with_per(["subject"]).with_anonymous(bounds), "", limit)
 }

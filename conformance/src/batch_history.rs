@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::limits::Penalty;
+use tidegate::rules::{AnonymousBounds, UsageKind};
 use tidegate::spi::{
     Check, Gate, KeyStem, LeaseOwner, MAX_AMOUNT, MAX_LOG_LIMIT, Plan, PlanMode, ReservationTerms, Role, Store,
     Subject, Verdict,
 };
-use tidegate::{AnonymousBounds, Clock, Limit, ManualClock, Penalty, Timestamp};
+use tidegate::{Clock, Limit, ManualClock, Rule, Timestamp};
 use tidegate_redis::RedisStore;
 
 use crate::history::{self, Cost, START, TimeMove};
@@ -141,7 +143,7 @@ impl BatchHistory {
         self.rounds.iter().map(|round| round.batch.len() as u64).sum()
     }
 
-    /// Replays the history; with bounds, for unauthenticated subjects. The first store decides every batch by one call, the other every plan
+    /// Replays the history; with bounds, for anonymous subjects. The first store decides every batch by one call, the other every plan
     /// by a call of its own, in another namespace. The error describes the first plan whose verdict in the batch differs.
     pub async fn agree(
         &self,
@@ -207,9 +209,11 @@ impl GateSpec {
             Limit::Penalty(_) => index.checked_sub(1).map_or("r".into(), |before| format!("r{before}")),
             _ => format!("r{index}"),
         };
-        let gate = Gate::new(rule.clone(), "", limit, self.role, KeyStem::for_rule(&rule, &self.limit, ""));
-        let gate = gate.with_usage(index.is_multiple_of(2));
-        if let Some(bounds) = anonymous { gate.with_anonymous(bounds) } else { gate }
+        let stem = KeyStem::for_rule(&rule, &self.limit, "");
+        let mut rule = Rule::new(rule, limit).with_per(["subject"]);
+        rule.usage = index.is_multiple_of(2).then_some(UsageKind::Total);
+        rule.anonymous = anonymous;
+        Gate::new(rule, "", limit).with_role(self.role).with_stem(stem)
     }
 }
 

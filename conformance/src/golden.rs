@@ -19,10 +19,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::grants::{GrantError, GrantKind, Retake};
 use tidegate::spi::Store;
-use tidegate::{
-    Decision, Ending, Grant, GrantError, GrantKind, Limiter, ManualClock, Request, Retake, RuleSet, Timestamp,
-};
+use tidegate::{Decision, Ending, Grant, Limiter, ManualClock, Request, RuleSet, Timestamp};
 use tidegate_rules::{RuleFile, parse_duration};
 
 /// 2027-01-15 08:00:00 UTC: the start of a minute, of ten minutes and of an hour.

@@ -8,11 +8,12 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tidegate::rules::UsageKind;
 use tidegate::spi::algorithm::{HoldOp, Op};
 use tidegate::spi::{
     Adjustment, Check, Gate, KeyStem, LeaseOwner, Plan, PlanMode, ReservationTerms, Role, Store, Subject, Verdict,
 };
-use tidegate::{Clock, Limit, ManualClock, StoreError, Timestamp};
+use tidegate::{Clock, Limit, ManualClock, Rule, StoreError, Timestamp};
 
 use strategies::other_periods;
 pub use strategies::{
@@ -115,7 +116,9 @@ impl History {
             let name = if self.rules[index] == index { String::new() } else { format!("{index}") };
             let limit = change.map_or(*limit, |change| changed_quota(limit, change));
             let stem = KeyStem::for_rule(&rule, &limit, &name);
-            Gate::new(rule, name, limit, *role, stem).with_usage(self.usage >> index & 1 == 1)
+            let mut rule = Rule::new(rule, limit).with_per(["subject"]);
+            rule.usage = (self.usage >> index & 1 == 1).then_some(UsageKind::Total);
+            Gate::new(rule, name, limit).with_role(*role).with_stem(stem)
         };
         self.limits.iter().enumerate().map(gate).collect()
     }

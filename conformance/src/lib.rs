@@ -10,6 +10,7 @@ pub mod dose;
 pub mod golden;
 pub mod history;
 pub mod http_client;
+pub mod instance;
 pub mod model;
 pub mod poll;
 pub mod postgres;

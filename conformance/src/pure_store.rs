@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tidegate::spi::algorithm::{self, AdjustmentOutcome, Change, HoldOp, Op, State, holds};
+use tidegate::spi::algorithm::{self, AdjustmentOutcome, HoldOp, Op, State, holds};
 use tidegate::spi::{Adjustment, AdjustmentResults, Check, Key, OutstandingHolds, Plan, Store, Verdict};
 use tidegate::{Clock, Limit, ManualClock, StoreError};
 
@@ -37,10 +37,9 @@ impl PureStore {
 
     /// Applies an operation, and returns whether it was admitted.
     fn apply_one(&self, states: &mut HashMap<Vec<u8>, State>, key: &Key<'_>, limit: &Limit, op: Op) -> bool {
-        let result = algorithm::apply(states.get(&name(key)), limit, self.clock.now(), op);
-        if let Some(change) = result.change {
-            commit(states, &name(key), change);
-        }
+        let mut state = states.remove(&name(key));
+        let result = algorithm::apply(&mut state, limit, self.clock.now(), op);
+        states.extend(state.map(|state| (name(key), state)));
         result.admitted
     }
 }
@@ -50,10 +49,10 @@ impl Store for PureStore {
         let mut states = self.states.lock().unwrap();
         let names: Vec<_> = plan.checks().iter().map(|check| name(check.key())).collect();
         let found: Vec<_> = names.iter().map(|name| states.get(name)).collect();
-        let (mut verdict, changes) = Verdict::decide(plan, self.clock.now(), &found, |_| true);
-        for (name, change) in names.iter().zip(changes) {
-            if let Some(change) = change {
-                commit(&mut states, name, change);
+        let (mut verdict, ops) = Verdict::decide(plan, self.clock.now(), &found, |_| true);
+        for (check, ops) in plan.checks().iter().zip(ops) {
+            for op in ops {
+                self.apply_one(&mut states, check.key(), check.gate().limit(), op);
             }
         }
         if self.blanks_free_checks {
@@ -66,7 +65,7 @@ impl Store for PureStore {
         let (mut states, now) = (self.states.lock().unwrap(), self.clock.now());
         let is_stuck = |one: &Adjustment<'_>| {
             let state = states.get(&name(&one.key));
-            one.is_bundled_place() && !algorithm::apply(state, one.limit, now, one.op).admitted
+            one.is_bundled_place() && !algorithm::decide(state, one.limit, now, one.op).admitted
         };
         let stays_taken = adjustments.iter().any(is_stuck);
         let mut outcomes = Vec::new();
@@ -76,7 +75,7 @@ impl Store for PureStore {
                 continue;
             }
             let state = states.get(&name(&one.key));
-            let op = if self.without_debt { algorithm::without_debt(state, one.limit, now, one.op) } else { one.op };
+            let op = if self.without_debt { one.op.without_debt() } else { one.op };
             let of_hold = match op {
                 Op::Hold(hold @ (HoldOp::Commit { position, .. } | HoldOp::Release { position })) => {
                     Some(holds::ending(holds::status(state, one.limit, now, position.index()), hold))
@@ -109,13 +108,6 @@ impl Store for PureStore {
 
     async fn ping(&self) -> Result<(), StoreError> {
         Ok(())
-    }
-}
-
-fn commit(states: &mut HashMap<Vec<u8>, State>, name: &[u8], change: Change) {
-    match states.get_mut(name) {
-        Some(state) => state.commit(change),
-        None => drop(states.insert(name.to_vec(), State::new(change))),
     }
 }
 

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use axum::Router;
 use futures_util::future::join_all;
-use tidegate::spi::{Key, Plan, Store, Verdict};
-use tidegate::{
-    Limit, Limiter, ManualClock, MemoryStore, Namespace, Period, Periods, Rate, Request, Rule, RuleSet, StoreError,
-    Timestamp,
-};
+use tidegate::limits::{Period, Periods};
+use tidegate::spi::{Key, Namespace, Plan, Store, Verdict};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError, Timestamp};
 use tidegate_redis::{RedisOptions, RedisStore};
 pub use tidegate_server::AnyStore;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
@@ -123,6 +122,14 @@ pub async fn connect_store(url: &str, options: &RedisOptions) -> RedisStore {
         }
         polling.pause(String::new).await;
     }
+}
+
+/// Serves `app` on a free port, as long as the test runs.
+pub async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async { axum::serve(listener, app).await });
+    address
 }
 
 /// Starts a gateway in front of `upstream`, and returns where it listens.

@@ -1,4 +1,4 @@
-//! A flood of unauthenticated subjects: the server stores a bounded number of them, known subjects keep their state, and new ones
+//! A flood of anonymous subjects: the server stores a bounded number of them, known subjects keep their state, and new ones
 //! share overflow buckets, which neither admit nor deny everything.
 
 use std::time::Duration;
@@ -10,10 +10,9 @@ use conformance::suite::{
 };
 use conformance::topology::Cluster;
 use redis::Connection;
-use tidegate::spi::PARTITIONS;
-use tidegate::{
-    AnonymousBounds, CheckResult, Decision, Ending, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet,
-};
+use tidegate::rules::AnonymousBounds;
+use tidegate::spi::{CheckResult, PARTITIONS};
+use tidegate::{Decision, Ending, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet};
 use tidegate_redis::{RedisStore, SubjectStats};
 
 type RedisLimiter = Limiter<RedisStore>;

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use conformance::suite::{count_allowed, left, limits_with_window, on_every_store, one_limit_of_each_kind};
+use tidegate::limits::LimitError;
+use tidegate::rules::RuleError;
 use tidegate::spi::{MAX_AMOUNT, MAX_CHECKS, MAX_LOG_LIMIT, MAX_SLICES};
-use tidegate::{Ending, Limit, LimitError, Rate, Request, Rule, RuleError, RuleMode, RuleSet};
+use tidegate::{Ending, Limit, Rate, Request, Rule, RuleMode, RuleSet};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -10,10 +10,9 @@ use conformance::server::{KINDS, Server};
 use conformance::suite::{
     count_allowed, key_name, limits_with_window, long_timeout_options, one_limit_of_each_kind, retry_while_transient,
 };
+use tidegate::limits::{Period, Periods, Window};
 use tidegate::spi::{Plan, PlanMode, Store};
-use tidegate::{
-    Limit, Limiter, OnFailure, Period, Periods, Request, Rule, RuleSet, StoreError, StoreErrorKind, Window,
-};
+use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind};
 use tidegate_redis::RedisStore;
 
 /// A key of another type exists under the name of a limit's key.

@@ -12,11 +12,11 @@ use conformance::batch_history::{BatchHistory, batch_histories};
 use conformance::dose;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{key_name, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind};
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::{
-    Adjustment, Check, Gate, KeyStem, LeaseOwner, Network, Plan, PlanMode, ReservationTerms, Role, Store, Subject,
-    Verdict,
+    Adjustment, Check, Gate, LeaseOwner, Network, Plan, PlanMode, ReservationTerms, Role, Store, Subject, Verdict,
 };
-use tidegate::{AnonymousBounds, ManualClock, StoreErrorKind};
+use tidegate::{ManualClock, Rule, StoreErrorKind};
 use tidegate_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
@@ -49,7 +49,8 @@ async fn anonymous_subjects_over_the_cap_share_an_overflow_bucket_in_a_batch() {
         let server = Server::start(kind);
         for limit in one_limit_of_each_kind(5) {
             let [batch, single] = two_stores(&server, &ManualClock::default()).await.map(|store| (store, Vec::new()));
-            let gate = Gate::for_rule("login", limit).with_anonymous(AnonymousBounds::new(2));
+            let rule = Rule::new("login", limit).with_per(["ip"]).with_anonymous(AnonymousBounds::new(2));
+            let gate = Gate::new(rule, "", limit);
             let network = Some(Network::from_hash(1));
             let check = |subject: u128| {
                 Check::new(&gate, Subject::from_hash(subject), 1).with_anonymous(true).with_network(network)
@@ -201,7 +202,7 @@ async fn an_unreadable_value_fails_only_the_plans_that_enforce_it() {
         let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for limit in limits_of_every_kind(2) {
             for foreign_type in [false, true] {
-                let gate = |rule: &str, role| Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""));
+                let gate = |rule: &str, role| Gate::for_rule(rule, limit).with_role(role);
                 let (good, bad, shadow) =
                     (gate("good", Role::Enforced), gate("bad", Role::Enforced), gate("bad", Role::Shadow));
                 let name = key_name(check_of(&bad).key());

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::long_timeout_options;
+use tidegate::limits::{Period, Periods, Window};
 use tidegate::spi::Store;
-use tidegate::{
-    Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleSet, Timestamp, Window,
-};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -33,12 +33,8 @@ async fn every_partition_maps_to_the_slot_that_the_server_computes() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let store = RedisStore::connect_with(&cluster.url(), long_timeout_options()).await.unwrap();
     let stem = KeyStem::for_rule("r", &one_limit_of_each_kind(1)[0], "");
-    let keys: Vec<Key<'_>> = (0..PARTITIONS)
-        .map(|partition| {
-            let subject = Subject::from_hash(u128::from(partition) << 96);
-            Key::new(&stem, subject, subject)
-        })
-        .collect();
+    let keys: Vec<Key<'_>> =
+        (0..PARTITIONS).map(|partition| Key::new(&stem, partition, Subject::from_hash(partition.into()))).collect();
     let before = redirections(&cluster);
     for keys in keys.chunks(64) {
         store.forget(keys).await.unwrap();

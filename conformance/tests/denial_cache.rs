@@ -8,8 +8,9 @@ use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, limits_with_window, long_timeout_options};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use tidegate::limits::Algorithm;
 use tidegate::spi::{Check, CheckVerdict, Gate, Plan, Store, Subject};
-use tidegate::{Algorithm, Ending, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, RuleSet};
+use tidegate::{Ending, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -8,10 +8,9 @@ use std::collections::HashMap;
 use conformance::model::{Model, ModelRequest};
 use histories::{FailureSpec, RuleSpec, Step, rule, steps};
 use proptest::prelude::*;
-use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Subject};
-use tidegate::{
-    Clock, Limit, Limiter, ManualClock, MemoryStore, OnFailure, OnOverload, Request, Rule, RuleMode, RuleSet,
-};
+use tidegate::rules::OnOverload;
+use tidegate::spi::{Check, Gate, Plan, Role, Subject};
+use tidegate::{Clock, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleMode, RuleSet};
 
 // === The naive model ===
 
@@ -25,7 +24,7 @@ struct NaiveCheck {
     role: Role,
     on_failure: OnFailure,
     on_overload: OnOverload,
-    cap: Limit,
+    static_limit: Limit,
 }
 
 /// What a policy makes of a check.
@@ -62,9 +61,11 @@ impl NaiveCheck {
         match self.on_failure {
             OnFailure::Closed => Effect::Refuses,
             OnFailure::Open | OnFailure::Degraded if !overload => Effect::Passes,
-            OnFailure::Static => {
-                Effect::Limits { key: format!("{} static", self.rule), limit: self.cap, cost: self.cost.min(1) }
-            }
+            OnFailure::Static => Effect::Limits {
+                key: format!("{} static", self.rule),
+                limit: self.static_limit,
+                cost: self.cost.min(1),
+            },
             OnFailure::Share => {
                 let limit = self.limit.share(instances);
                 Effect::Limits { key: self.key.clone(), limit, cost: self.cost }
@@ -89,7 +90,7 @@ impl NaiveFallback {
         if groups.iter().any(|(_, group)| group.iter().any(|effect| matches!(effect, Effect::Refuses))) {
             return None;
         }
-        // A group that somebody lets pass restricts nothing; a static cap counts once.
+        // A group that somebody lets pass restricts nothing; a static limit counts once.
         groups.retain(|(_, group)| !group.iter().any(|effect| matches!(effect, Effect::Passes)));
         let mut counted: Vec<Vec<(String, Limit, u64)>> = Vec::new();
         for (_, group) in groups {
@@ -149,7 +150,7 @@ fn granted(limiter: &Limiter<MemoryStore>, plan: Plan<'_>, step: &Step) -> Optio
     let plan = if step.peek { plan.with_peek() } else { plan };
     let error = step.error();
     let kind = error.kind();
-    let mut decision = limiter.fall_back(&plan, error).ok()?;
+    let mut decision = limiter.plans().fall_back(&plan, error).ok()?;
     assert_eq!(decision.degraded(), Some(kind));
     let granted = decision.granted();
     assert!(decision.take_grant().is_empty());
@@ -161,13 +162,12 @@ fn gates(rules: &[RuleSpec]) -> Vec<(usize, Gate)> {
     let mut gates = Vec::new();
     for (number, rule) in rules.iter().enumerate() {
         for (name, limit) in rule.limits.iter().enumerate() {
-            let (id, name) = (format!("r{number}"), format!("l{name}"));
-            let stem = KeyStem::for_rule(&id, limit, &name);
-            let gate = Gate::new(id, name, *limit, rule.role, stem)
+            let of_gate = Rule::new(format!("r{number}"), *limit)
+                .with_per(["subject"])
                 .with_on_failure(rule.on_failure)
                 .with_on_overload(rule.on_overload)
-                .with_static_limit(Some(rule.cap));
-            gates.push((number, gate));
+                .with_static_limit(rule.static_limit);
+            gates.push((number, Gate::new(of_gate, format!("l{name}"), *limit).with_role(rule.role)));
         }
     }
     gates
@@ -186,7 +186,7 @@ fn naive_checks(rules: &[RuleSpec], step: &Step) -> Vec<NaiveCheck> {
                 role: rule.role,
                 on_failure: rule.on_failure,
                 on_overload: rule.on_overload,
-                cap: rule.cap,
+                static_limit: rule.static_limit,
             });
         }
     }
@@ -226,7 +226,7 @@ fn naive_checks_with_budgets(rules: &[RuleSpec], step: &Step) -> Vec<NaiveCheck>
     checks
 }
 
-/// Rules without groups. Those of one budget get the same limits and cap, as a rule set requires.
+/// Rules without groups. Those of one budget get the same limits and static limit, as a rule set requires.
 fn for_rule_set(mut rules: Vec<RuleSpec>) -> Vec<RuleSpec> {
     let mut first: HashMap<u8, (Vec<Limit>, Limit)> = HashMap::new();
     for rule in &mut rules {
@@ -234,8 +234,9 @@ fn for_rule_set(mut rules: Vec<RuleSpec>) -> Vec<RuleSpec> {
             rule.role = Role::Enforced;
         }
         if let Some(budget) = rule.budget {
-            let (limits, cap) = first.entry(budget).or_insert_with(|| (rule.limits.clone(), rule.cap)).clone();
-            (rule.limits, rule.cap) = (limits, cap);
+            let (limits, static_limit) =
+                first.entry(budget).or_insert_with(|| (rule.limits.clone(), rule.static_limit)).clone();
+            (rule.limits, rule.static_limit) = (limits, static_limit);
         }
     }
     rules
@@ -274,7 +275,7 @@ proptest! {
                 .with_per(["user"])
                 .with_on_failure(spec.on_failure)
                 .with_on_overload(spec.on_overload)
-                .with_static_limit(spec.cap)
+                .with_static_limit(spec.static_limit)
                 .with_mode(if spec.role == Role::Shadow { RuleMode::Shadow } else { RuleMode::Enabled });
             match spec.budget {
                 Some(budget) => rule.with_budget(format!("b{budget}")),

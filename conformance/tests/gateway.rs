@@ -10,9 +10,11 @@ use axum::Router;
 use axum::routing::get;
 use conformance::serve_process::{ANY_PORT, ServeProcess};
 use conformance::server::{KINDS, Server};
-use conformance::suite::{left, long_timeout_options, start_gateway, until};
+use conformance::suite::{left, long_timeout_options, serve, start_gateway, until};
 use rustix::process::Signal;
-use tidegate::{Limit, Limiter, Period, Periods, Rate, Request, Rule, RuleSet, UsageKind};
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::UsageKind;
+use tidegate::{Limit, Limiter, Rate, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
 use tidegate_tower::{Handle, LimitLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,10 +33,7 @@ async fn upstream() -> (SocketAddr, Arc<AtomicU32>) {
         count.fetch_add(1, Ordering::Relaxed);
         "hello"
     });
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async { axum::serve(listener, Router::new().route("/", page)).await });
-    (address, seen)
+    (serve(Router::new().route("/", page)).await, seen)
 }
 
 /// Starts a gateway with its own limiter and store connection.
@@ -203,9 +202,7 @@ async fn requests_at_several_gateways_cannot_pass_a_limit_of_tokens_together() {
             wait.acquire().await.unwrap().forget();
             r#"{"usage":{"prompt_tokens":100,"completion_tokens":300}}"#
         });
-        let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = upstream.local_addr().unwrap();
-        tokio::spawn(async { axum::serve(upstream, Router::new().route("/", answer)).await });
+        let address = serve(Router::new().route("/", answer)).await;
         let mut gateways = Vec::new();
         for _ in 0..3 {
             gateways.push(gateway(address, &store, tokens()).await);

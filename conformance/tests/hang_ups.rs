@@ -7,7 +7,8 @@ use std::time::Duration;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{left, long_timeout_options, one_limit_of_each_kind, retry_while_transient, until};
 use redis::Connection;
-use tidegate::{AnonymousBounds, Limit, Limiter, OnFailure, Request, Rule, RuleSet};
+use tidegate::rules::AnonymousBounds;
+use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet};
 use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
 use tokio::task::JoinHandle;
 

@@ -8,8 +8,10 @@ use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{long_timeout_options, retry_while_transient};
 use redis::Connection;
 use tempfile::TempDir;
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::LedgerMode;
 use tidegate::spi::{AccountKey, LedgerStage, Outbox, Store, UnconfirmedEntry};
-use tidegate::{Ending, LedgerMode, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, StoreErrorKind};
+use tidegate::{Ending, Limit, Limiter, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_ledger::{Ledger, LedgerService, LedgerUrl, ServiceOptions};
 use tidegate_redis::RedisStore;
 
@@ -149,7 +151,7 @@ async fn a_caller_whose_entry_the_replica_lacks_is_not_confirmed() {
         assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Rebuilding, true), "{error}");
         failover.consume(1).await;
         assert_eq!((failover.used().await, failover.ledger_used().await), (4, 4));
-        assert_eq!(failover.service.stats().rollbacks, 0, "the ledger has nothing that the store lacks");
+        assert_eq!(failover.service.stats().older_copies, 0, "the ledger has nothing that the store lacks");
     }
 }
 
@@ -173,7 +175,7 @@ async fn a_replica_that_is_behind_the_ledger_is_rebuilt_from_it() {
         assert_eq!((failover.used().await, failover.ledger_used().await), (17, 17));
         failover.consume(1).await;
         assert_eq!((failover.used().await, failover.ledger_used().await), (18, 18));
-        assert_eq!(failover.service.stats().rollbacks, 1);
+        assert_eq!(failover.service.stats().older_copies, 1);
         assert_eq!(failover.service.reconcile(false).await.unwrap().differences, 0);
     }
 }
@@ -191,7 +193,7 @@ async fn an_instance_that_starts_later_finds_a_replica_that_is_behind_the_ledger
     assert_eq!(failover.used().await, 3);
     let service = start_service(&failover.ledger, &failover.store);
     assert_eq!(service.prepare().await.unwrap().rebuilt, 1);
-    assert_eq!((failover.used().await, service.stats().rollbacks), (8, 1));
+    assert_eq!((failover.used().await, service.stats().older_copies), (8, 1));
 }
 
 /// A restart with all data, or a failover that lost nothing, needs no rebuild.
@@ -207,5 +209,5 @@ async fn a_replica_that_has_everything_stays_as_it_is() {
     failover.consume(4).await;
     failover.service.flush_all().await.unwrap();
     assert_eq!((failover.used().await, failover.ledger_used().await), (7, 7));
-    assert_eq!((failover.generation().await, failover.service.stats().rollbacks), (generation, 0));
+    assert_eq!((failover.generation().await, failover.service.stats().older_copies), (generation, 0));
 }

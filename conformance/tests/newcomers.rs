@@ -11,11 +11,9 @@ use conformance::pure_store::PureStore;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, decide_all, limits_with_window, long_timeout_options};
 use conformance::topology::Cluster;
-use tidegate::spi::{Check, Gate, Network, Newcomer, Plan, Store, Subject, Verdict};
-use tidegate::{
-    AnonymousBounds, CheckResult, Clock, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule,
-    RuleSet, Secret,
-};
+use tidegate::rules::AnonymousBounds;
+use tidegate::spi::{Check, CheckResult, Gate, Network, Newcomer, Plan, Store, Subject, Verdict};
+use tidegate::{Clock, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Secret};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;
@@ -204,8 +202,11 @@ async fn a_bucket_decides_exactly_like_one_subject() {
 /// room for one subject of each kind in `known`, whether it is anonymous.
 async fn agree(store: &impl Store, clock: &ManualClock, limit: Limit, buckets: u32, known: &[bool]) {
     let model = PureStore::new(clock.clone());
-    let gates = ["one", "two"]
-        .map(|rule| Gate::for_rule(rule, limit).with_anonymous(AnonymousBounds::new(1)).with_max_subjects(1));
+    let gate = |rule: &str| {
+        let rule = Rule::new(rule, limit).with_per(["subject"]).with_anonymous(AnonymousBounds::new(1));
+        Gate::new(rule.with_max_subjects(1), "", limit)
+    };
+    let gates = ["one", "two"].map(gate);
     let (mut random, mut overflowed) = (fastrand::Rng::with_seed(7), 0);
     for step in 0..600 {
         clock.advance(Duration::from_millis(random.u64(..20_000)));

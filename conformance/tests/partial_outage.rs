@@ -5,8 +5,9 @@ use std::time::Duration;
 use conformance::server::Kind;
 use conformance::suite::{START, key_name, long_timeout_options, one_limit_of_each_kind, retry_while_transient};
 use conformance::topology::Cluster;
+use tidegate::grants::{GrantError, Retake};
 use tidegate::spi::{Adjustment, Plan, PlanMode, Store};
-use tidegate::{GrantError, Limit, Limiter, ManualClock, OnFailure, Request, Retake, Rule, RuleSet};
+use tidegate::{Limit, Limiter, ManualClock, OnFailure, Request, Rule, RuleSet};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;

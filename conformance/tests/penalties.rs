@@ -6,8 +6,10 @@ use std::time::Duration;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, key_name, long_timeout_options};
 use conformance::topology::Cluster;
+use tidegate::limits::Penalty;
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::PlanMode;
-use tidegate::{AnonymousBounds, Decision, Limit, Limiter, ManualClock, Penalty, Rate, Request, Rule, RuleSet, Secret};
+use tidegate::{Decision, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet, Secret};
 use tidegate_redis::RedisStore;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -150,7 +152,7 @@ async fn a_denial_across_slots_is_one_strike() {
         let request = request.with_attribute("tenant", "acme").with_attribute("agent", "curl");
         let mut retries = Vec::new();
         for _ in 0..7 {
-            let decision = limiter.check_plan(&limiter.plan(&request).with_mode(mode)).await.unwrap();
+            let decision = limiter.plans().check(&limiter.plan(&request).with_mode(mode)).await.unwrap();
             retries.push(decision.retry_after());
         }
         let blocked = Some(2 * HOUR);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conformance::suite::{StoreFixture, limits_with_window, on_every_store, one_limit_of_each_kind};
-use tidegate::spi::{Check, Gate, KeyStem, Plan, PlanMode, Role, Store, Subject};
+use tidegate::spi::{Check, Gate, Plan, PlanMode, Role, Store, Subject};
 use tidegate::{Decision, Ending, Limit, Limiter, Rate, Request, Rule, RuleMode};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ async fn a_shadow_rule_counts_requests_that_pass_and_that_it_would_admit() {
                     let rules = [Rule::new("e", one), Rule::new("s", other).with_mode(RuleMode::Shadow)];
                     let limiter = fixture.limiter_of(rules);
                     for _ in 0..10 {
-                        let _ = limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap();
+                        let _ = limiter.plans().check(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap();
                     }
                     assert_eq!(remaining(&limiter).await, [0, left], "{mode:?} {one:?} {other:?}");
                     limiter.forget(&Request::new("")).await.unwrap();
@@ -114,7 +114,7 @@ async fn an_any_of_group_allows_what_any_member_allows() {
             let limiter = fixture.limiter_of([]);
             let steps = [[1, 3, 8, 8], [0, 2, 7, 7], [0, 1, 6, 6], [0, 0, 5, 5], [0, 0, 5, 5], [0, 0, 5, 5]];
             for (step, left) in steps.into_iter().enumerate() {
-                let decision = limiter.check_plan(&plan(&gates)).await.unwrap();
+                let decision = limiter.plans().check(&plan(&gates)).await.unwrap();
                 assert_eq!(decision.is_allowed(), step < 4, "{small:?} {large:?} at step {step}");
                 let in_decision: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
                 assert_eq!(in_decision, left, "{small:?} {large:?} at step {step}");
@@ -137,21 +137,21 @@ async fn an_any_of_group_reports_its_most_permissive_member() {
             gate("all", window(2, 5), Role::Enforced),
         ];
         let limiter = fixture.limiter_of([]);
-        let first = limiter.check_plan(&plan(&gates)).await.unwrap();
+        let first = limiter.plans().check(&plan(&gates)).await.unwrap();
         assert_eq!(
             (first.is_allowed(), first.rule()),
             (true, Some("minute")),
             "no member has room: the first is shown"
         );
-        let denied = limiter.check_plan(&plan(&gates)).await.unwrap();
+        let denied = limiter.plans().check(&plan(&gates)).await.unwrap();
         assert_eq!((denied.rule(), denied.retry_after()), (Some("ten"), Some(10 * SECOND)));
         assert_eq!(denied.checks()[2].outcome().remaining, 1, "the group denied, so nobody is charged");
 
         fixture.clock.advance(10 * SECOND);
         let blocked = [gate("minute", window(1, 60), Role::AnyOf(0)), gate("none", window(0, 1), Role::Enforced)];
-        let denied = limiter.check_plan(&plan(&blocked)).await.unwrap();
+        let denied = limiter.plans().check(&plan(&blocked)).await.unwrap();
         assert_eq!((denied.rule(), denied.is_permanent()), (Some("none"), true));
-        let open = limiter.check_plan(&plan(&gates)).await.unwrap();
+        let open = limiter.plans().check(&plan(&gates)).await.unwrap();
         assert_eq!((open.is_allowed(), open.checks()[1].is_consumed()), (true, true));
         assert!(!open.checks()[0].is_consumed(), "this member had no room");
     })
@@ -165,8 +165,11 @@ async fn in_count_each_mode_every_rule_counts_independently() {
         for (tight, wide) in one_limit_of_each_kind(2).into_iter().zip(one_limit_of_each_kind(5).into_iter().rev()) {
             let limiter = fixture.limiter_of([Rule::new("tight", tight), Rule::new("wide", wide)]);
             for left in [[1, 4], [0, 3], [0, 2], [0, 1], [0, 0], [0, 0]] {
-                let decision =
-                    limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(PlanMode::CountEach)).await.unwrap();
+                let decision = limiter
+                    .plans()
+                    .check(&limiter.plan(&Request::new("")).with_mode(PlanMode::CountEach))
+                    .await
+                    .unwrap();
                 assert_eq!(decision.is_allowed(), left[1] >= 3, "{tight:?} {wide:?} {left:?}");
                 let in_decision: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
                 assert_eq!(in_decision, left, "{tight:?} {wide:?}");
@@ -185,8 +188,9 @@ async fn in_count_each_mode_denied_requests_count_too() {
         for (name, mode, expected) in [("free", PlanMode::AllOrNothing, 5), ("counted", PlanMode::CountEach, 0)] {
             let limit = Limit::token_bucket(2, Rate::per_second(1).unwrap()).unwrap();
             let limiter = fixture.limiter_of([Rule::new(name, limit)]);
-            let knock =
-                async || limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap().granted();
+            let knock = async || {
+                limiter.plans().check(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap().granted()
+            };
             assert_eq!(knock().await + knock().await, 2);
             let mut admitted = 0;
             for _ in 0..10 {
@@ -270,7 +274,7 @@ async fn the_delay_of_a_plan_is_its_longest_check_delay() {
         }
         assert_eq!(delays, [0, 3, 6, 9]);
         let impatient = limiter.plan(&Request::new("")).with_max_delay(11 * SECOND);
-        let denied = limiter.check_plan(&impatient).await.unwrap();
+        let denied = limiter.plans().check(&impatient).await.unwrap();
         assert_eq!((denied.rule(), denied.delay(), denied.retry_after()), (Some("b"), Duration::ZERO, Some(SECOND)));
         assert_eq!(remaining(&limiter).await[..2], [2, 2], "neither has assigned a slot");
     })
@@ -351,7 +355,7 @@ async fn remaining<S: Store>(limiter: &Limiter<S>) -> Vec<u64> {
 }
 
 fn gate(rule: &str, limit: Limit, role: Role) -> Gate {
-    Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""))
+    Gate::for_rule(rule, limit).with_role(role)
 }
 
 fn plan(gates: &[Gate]) -> Plan<'_> {

@@ -13,10 +13,9 @@ use conformance::retained::RetainedTakes;
 use conformance::server::{Kind, Server};
 use conformance::suite::{START, long_timeout_options};
 use proptest::prelude::*;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::Store;
-use tidegate::{
-    Clock, Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleSet,
-};
+use tidegate::{Clock, Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
 use tokio::runtime::{Builder, Runtime};
 
 /// Steps for each kind of limit in `make test`.

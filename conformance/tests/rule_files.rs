@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use conformance::suite::{AnyStore, StoreFixture, limits_with_window, on_every_store};
-use tidegate::{Costs, Ending, Limiter, OnFailure, Request, Secret, StoreError, StoreErrorKind};
+use tidegate::grants::Costs;
+use tidegate::{Ending, Limiter, OnFailure, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rules::RuleFile;
 
 const FILE: &str = "

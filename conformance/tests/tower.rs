@@ -1,4 +1,4 @@
-//! The tower layer on real stores: servers that share a limit, cancelled requests, a store that goes away.
+//! The tower layer on real stores: servers that share a limit, cancelled requests, actual costs.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,11 +9,13 @@ use axum::body::Body;
 use axum::http::{HeaderName, Request, StatusCode};
 use axum::routing::get;
 use conformance::server::{KINDS, Server};
-use conformance::suite::{StoreFixture, left, long_timeout_options, on_every_store, one_limit_of_each_kind, until};
+use conformance::suite::{
+    StoreFixture, left, long_timeout_options, on_every_store, one_limit_of_each_kind, serve, until,
+};
+use tidegate::limits::Algorithm;
 use tidegate::spi::Store;
-use tidegate::{Algorithm, Limit, Limiter, OnFailure, Rate, Rule, RuleSet};
-use tidegate_tower::{DegradedMode, LimitLayer};
-use tokio::net::TcpListener;
+use tidegate::{Limit, Limiter, Rate, Rule, RuleSet};
+use tidegate_tower::LimitLayer;
 use tower::ServiceExt;
 
 const LIMIT: u64 = 50;
@@ -21,13 +23,6 @@ const CONNECTIONS: usize = 200;
 
 fn app<S: Store + 'static>(limiter: Limiter<S>) -> Router {
     Router::new().route("/", get(async || "hello")).layer(LimitLayer::new(limiter))
-}
-
-async fn start(app: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async { axum::serve(listener, app).await });
-    address
 }
 
 /// Opens `connections` connections to `server` and counts those that are served.
@@ -59,7 +54,7 @@ async fn two_servers_share_one_exact_limit() {
             let mut clients = Vec::new();
             for _ in 0..2 {
                 let rules = RuleSet::new([Rule::new("shared", limit).with_per(["header:x-key"])]).unwrap();
-                let server = start(app(Limiter::new(rules, store.store_with(long_timeout_options()).await))).await;
+                let server = serve(app(Limiter::new(rules, store.store_with(long_timeout_options()).await))).await;
                 for _ in 0..2 {
                     clients.push(tokio::task::spawn_blocking(move || served(server, CONNECTIONS / 4)));
                 }
@@ -105,39 +100,6 @@ async fn hold(app: &Router, fixture: &StoreFixture) -> tokio::task::JoinHandle<S
     held
 }
 
-/// Renewed as long as the response lasts, taken again after the store was emptied, and released at the end.
-#[tokio::test]
-async fn a_response_holds_its_slot_until_it_ends_on_every_store() {
-    const LEASE: Duration = Duration::from_secs(30);
-    on_every_store(async |fixture| {
-        let limiter = fixture.limiter(Limit::concurrency(1, LEASE).unwrap());
-        let layer = LimitLayer::new(limiter).with_timer(fixture.clock.clone());
-        let handle = layer.handle();
-        let app = Router::new().route("/", get(async || "hello")).layer(layer);
-        let response = app.clone().oneshot(Request::new(Body::empty())).await.unwrap();
-        assert_eq!(response.status(), StatusCode::OK);
-        for _ in 0..9 {
-            until(|| fixture.clock.pending_sleeps() == 1).await;
-            assert_eq!(left(&handle.limiter()).await, 0);
-            assert_eq!(status(&app).await, StatusCode::TOO_MANY_REQUESTS);
-            fixture.clock.advance(LEASE / 3);
-        }
-        until(|| fixture.clock.pending_sleeps() == 1).await;
-        handle.limiter().forget(&tidegate::Request::new("")).await.unwrap();
-        assert_eq!(left(&handle.limiter()).await, 1);
-        fixture.clock.advance(LEASE / 3);
-        until(|| fixture.clock.pending_sleeps() == 1).await;
-        assert_eq!((left(&handle.limiter()).await, handle.lost_leases()), (0, 0));
-        drop(response);
-        // The release runs in the background.
-        while left(&handle.limiter()).await == 0 {
-            conformance::poll::pause_task().await;
-        }
-        assert_eq!(handle.held_leases(), 0);
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn the_actual_cost_is_settled_on_every_store() {
     const USED: HeaderName = HeaderName::from_static("x-used");
@@ -155,28 +117,4 @@ async fn the_actual_cost_is_settled_on_every_store() {
         }
     })
     .await;
-}
-
-#[tokio::test]
-async fn without_its_server_closed_rules_refuse_and_other_requests_pass() {
-    for kind in KINDS {
-        let mut server = Server::start(kind);
-        let limit = Limit::token_bucket(9, Rate::per_hour(1).unwrap()).unwrap();
-        let rules = RuleSet::new([
-            Rule::new("pay", limit).with_action("pay").with_on_failure(OnFailure::Closed),
-            Rule::new("api", limit).with_on_failure(OnFailure::Open),
-        ])
-        .unwrap();
-        let layer = LimitLayer::new(Limiter::new(rules, server.store_with(long_timeout_options()).await));
-        let page = async |request: axum::extract::Request| match request.extensions().get::<DegradedMode>() {
-            Some(_) => StatusCode::NON_AUTHORITATIVE_INFORMATION,
-            None => StatusCode::OK,
-        };
-        let open = Router::new().route("/", get(page)).layer(layer.clone());
-        let closed = Router::new().route("/", get(page)).layer(layer.with_action("pay"));
-        assert_eq!([status(&open).await, status(&closed).await], [StatusCode::OK, StatusCode::OK]);
-        server.kill();
-        assert_eq!(status(&open).await, StatusCode::NON_AUTHORITATIVE_INFORMATION, "{kind:?}");
-        assert_eq!(status(&closed).await, StatusCode::SERVICE_UNAVAILABLE, "{kind:?}");
-    }
 }

@@ -42,7 +42,7 @@ async fn no_operation_leaves_a_key_that_never_expires() {
             let _ = both.take_up_to(&request, 2).await.unwrap();
             all_expire("take_up_to");
             let each = both.plan(&request).with_mode(PlanMode::CountEach);
-            let _ = (both.check_plan(&each).await.unwrap(), both.check_plan(&each).await.unwrap());
+            let _ = (both.plans().check(&each).await.unwrap(), both.plans().check(&each).await.unwrap());
             all_expire("a denied request that counts");
             assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut connection).unwrap(), 2, "{kind:?} {limit:?}");
             let _: () = redis::cmd("FLUSHDB").query(&mut connection).unwrap();

@@ -233,12 +233,12 @@ async fn a_full_server_decides_the_subjects_that_it_knows_and_writes_no_new_key(
             assert_eq!(left(&limiter).await, 2, "{kind:?} {limit:?}");
             let known = limiter.plan(&Request::new(""));
             let both = || Plan::new(known.checks().iter().copied().chain([new])).unwrap();
-            for (plan, unstored) in [(both(), true), (Plan::new([new]).unwrap(), true), (both().with_peek(), false)] {
+            for (plan, stateless) in [(both(), true), (Plan::new([new]).unwrap(), true), (both().with_peek(), false)] {
                 let verdict = store.decide(&plan).await.unwrap();
                 let last = verdict.checks().last().unwrap();
-                assert_eq!((verdict.granted(), last.unstored), (1, unstored), "{kind:?} {limit:?}");
+                assert_eq!((verdict.granted(), last.stateless), (1, stateless), "{kind:?} {limit:?}");
                 assert!(!last.consumed && last.outcome.admitted, "{kind:?} {limit:?}");
-                assert!(!verdict.checks()[0].unstored || plan.checks().len() == 1, "{kind:?} {limit:?}");
+                assert!(!verdict.checks()[0].stateless || plan.checks().len() == 1, "{kind:?} {limit:?}");
             }
             assert_eq!(count_allowed(&limiter, 1, 3).await, 1, "exactly the limit: {kind:?} {limit:?}");
             limiter.end(&mut receipt, &Ending::Refund).await.unwrap();

@@ -9,7 +9,8 @@ use std::time::Duration;
 use conformance::suite::{
     START, count_allowed, key_name, left, limits_with_window, on_every_store, one_limit_of_each_kind,
 };
-use tidegate::{Limit, Request, Rule, Timestamp, Window};
+use tidegate::limits::Window;
+use tidegate::{Limit, Request, Rule, Timestamp};
 
 const WINDOW: Duration = Duration::from_secs(10);
 

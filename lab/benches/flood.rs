@@ -10,8 +10,9 @@ use std::time::Duration;
 use common::{BATCH_SIZE, Options, Random, StoreDriver, Table, cpu, report};
 use conformance::server::{KINDS, Kind, Server};
 use redis::cmd;
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::{Check, Gate, Plan, Subject};
-use tidegate::{AnonymousBounds, Clock, Limit, MemoryStore, SystemClock};
+use tidegate::{Clock, Limit, MemoryStore, Rule, SystemClock};
 use tidegate_redis::RedisOptions;
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -90,7 +91,8 @@ fn in_memory(subjects: usize) -> Table {
 
 fn gate(cap: Option<u64>) -> Gate {
     let limit = Limit::sliding_log(20, Duration::from_mins(10)).unwrap();
-    Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(cap.unwrap_or(1)))
+    let bounds = AnonymousBounds::new(cap.unwrap_or(1));
+    Gate::new(Rule::new("login-ip", limit).with_per(["ip"]).with_anonymous(bounds), "", limit)
 }
 
 fn plan(gate: &Gate, hash: u128, anonymous: bool) -> Plan<'_> {

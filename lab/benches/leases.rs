@@ -11,9 +11,10 @@ use std::time::Duration;
 use common::cpu::{field, server_micros};
 use common::{CallBench, CallCost, Cell, Contender, Instance, Options, Random, Table, best_of, report, subjects};
 use conformance::server::{Kind, Server};
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::algorithm::{AdjustmentOutcome, HoldOp, Op};
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, ReservationTerms, Store};
-use tidegate::{Limit, Period, Periods, Rate};
+use tidegate::{Limit, Rate};
 use tidegate_redis::RedisStore;
 
 const UNDER_WAY: usize = 64;

@@ -15,7 +15,8 @@ use std::time::Instant;
 
 use common::{Contender, Options, Random, Table, best_of, cpu, report};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use tidegate::{Limit, Limiter, MemoryStore, Period, Periods, Rate, Request, Rule, RuleSet, Window};
+use tidegate::limits::{Period, Periods, Window};
+use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
 
 const RATE: u32 = 1000;
 /// A capacity that is never used up.

@@ -13,7 +13,8 @@ use std::time::Duration;
 use common::{Cell, KeySize, MemoryServer, Options, START, Table, report};
 use conformance::server::{KINDS, Kind};
 use redis::{Cmd, cmd};
-use tidegate::{Limit, LimitError, Period, Periods, Rate};
+use tidegate::limits::{LimitError, Period, Periods};
+use tidegate::{Limit, Rate};
 
 const MINUTE: Duration = Duration::from_mins(1);
 /// Requests of one user that fall into different slices of the same minute.

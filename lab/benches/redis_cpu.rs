@@ -10,8 +10,9 @@ use std::time::Duration;
 use common::{BenchServer, Contender, Options, Table, best_of, report};
 use conformance::server::{KINDS, Kind, Server};
 use redis::{Cmd, cmd};
+use tidegate::limits::{Penalty, Period, Periods};
 use tidegate::spi::Gate;
-use tidegate::{Limit, Penalty, Period, Periods, Rate};
+use tidegate::{Limit, Rate};
 
 /// The minimum for a state with a time and an expiry.
 const BARE_STATE: &str = "#!lua

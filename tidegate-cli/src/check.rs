@@ -4,8 +4,9 @@ mod text;
 
 use std::io;
 
+use tidegate::grants::GrantError;
 use tidegate::spi::Store;
-use tidegate::{Decision, Ending, Grant, GrantError, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
+use tidegate::{Decision, Ending, Grant, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
 use tidegate_rules::RuleFile;
 use tidegate_server::command::{Exit, Failure, Output, count, format_duration, load_rule_file, tokio_timer};
 use tidegate_server::{AnyStore, CheckResponse, StoreUrl};
@@ -49,7 +50,7 @@ async fn decide_all(
     timer: &impl Timer,
     output: &mut Output<'_>,
 ) -> Result<Exit, StoreError> {
-    let mut held = HeldSlots { limiter, leases: Vec::new() };
+    let mut held = CommandSlots { limiter, leases: Vec::new() };
     let (mut runs, mut all_allowed, mut last) = (DecisionRuns::default(), true, None);
     for _ in 0..arguments.times {
         if output.is_closed() {
@@ -77,12 +78,12 @@ async fn decide_all(
 
 /// The slots that the decisions took. They are held until the last decision, so that further requests find them taken, and then
 /// released: nothing would hold them after this command.
-struct HeldSlots<'l, S: Store> {
+struct CommandSlots<'l, S: Store> {
     limiter: &'l Limiter<S>,
     leases: Vec<Grant>,
 }
 
-impl<S: Store> HeldSlots<'_, S> {
+impl<S: Store> CommandSlots<'_, S> {
     /// Releases the slots and says so.
     async fn release(mut self, output: &mut Output<'_>) {
         let (number, mut failure) = (self.leases.len(), None);
@@ -106,7 +107,7 @@ impl<S: Store> HeldSlots<'_, S> {
     }
 }
 
-impl<S: Store> Drop for HeldSlots<'_, S> {
+impl<S: Store> Drop for CommandSlots<'_, S> {
     fn drop(&mut self) {
         self.leases.drain(..).for_each(|lease| self.limiter.spawn_end(lease, &Ending::Release));
     }
@@ -123,7 +124,7 @@ async fn wait_for_delay(decision: Option<&Decision>, timer: &impl Timer) {
 /// about the service.
 async fn decide(limiter: &Limiter<impl Store>, request: &Request<'_>, peek: bool) -> Result<Decision, StoreError> {
     let plan = limiter.plan(request).with_on_failure(OnFailure::Closed);
-    limiter.check_plan(&if peek { plan.with_peek() } else { plan }).await
+    limiter.plans().check(&if peek { plan.with_peek() } else { plan }).await
 }
 
 /// What front ends do with the request while the store fails.

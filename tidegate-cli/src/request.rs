@@ -1,11 +1,12 @@
-//! The flags that describe a request. [`SampleRequest`] turns them into the attributes that a front end would send.
+//! The flags that describe a request. [`RequestDescription`] turns them into the attributes that a front end would send.
 
 use std::collections::BTreeMap;
 
 use clap::Args;
 use serde_json::{Value, json};
+use tidegate::attributes::RequestAttributes;
 use tidegate::spi::MAX_AMOUNT;
-use tidegate_rules::{SampleAttributes, SampleRequest};
+use tidegate_rules::RequestDescription;
 use tidegate_server::command::Failure;
 
 /// The request.
@@ -46,22 +47,22 @@ pub(crate) struct RequestArgs {
 
 impl RequestArgs {
     /// The attributes that a front end would send. Errors name a flag and never a value, which may be a key or personal.
-    pub(crate) fn attributes(&self) -> Result<SampleAttributes, Failure> {
-        let sample = self.sample()?;
-        sample.attributes().map_err(|error| {
-            let tenant = || sample.tenant.clone();
+    pub(crate) fn attributes(&self) -> Result<RequestAttributes<'static>, Failure> {
+        let description = self.description()?;
+        description.attributes().map(RequestAttributes::into_owned).map_err(|error| {
+            let tenant = || description.tenant.clone();
             let flag = match error.field() {
                 "headers" => {
-                    let sample_of = |(name, value)| SampleRequest::new().with_header(name, value);
-                    format!("--header number {}", first_invalid(&sample.headers, sample_of))
+                    let description_of = |(name, value)| RequestDescription::new().with_header(name, value);
+                    format!("--header number {}", first_invalid(&description.headers, description_of))
                 }
                 "attributes" => {
-                    let sample_of = |(name, value)| {
-                        let mut sample = SampleRequest::new().with_attribute(name, value);
-                        sample.tenant = tenant();
-                        sample
+                    let description_of = |(name, value)| {
+                        let mut description = RequestDescription::new().with_attribute(name, value);
+                        description.tenant = tenant();
+                        description
                     };
-                    format!("--attr number {}", first_invalid(&sample.attributes, sample_of))
+                    format!("--attr number {}", first_invalid(&description.attributes, description_of))
                 }
                 field => format!("--{field}"),
             };
@@ -72,21 +73,21 @@ impl RequestArgs {
     /// The request as the body of `POST /v1/check`.
     pub(crate) fn json(&self) -> Result<Value, Failure> {
         self.attributes()?;
-        let sample = self.sample()?;
+        let description = self.description()?;
         let mut headers: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (name, value) in sample.headers {
+        for (name, value) in description.headers {
             headers.entry(name).or_default().push(value);
         }
-        let attributes: BTreeMap<String, String> = sample.attributes.into_iter().collect();
+        let attributes: BTreeMap<String, String> = description.attributes.into_iter().collect();
         let mut request = json!({ "headers": headers, "attributes": attributes, "cost": self.cost });
         for (name, value) in [
-            ("method", sample.method),
-            ("path", sample.path),
-            ("host", sample.host),
-            ("ip", sample.ip),
-            ("tenant", sample.tenant),
-            ("action", sample.action),
-            ("body", sample.body),
+            ("method", description.method),
+            ("path", description.path),
+            ("host", description.host),
+            ("ip", description.ip),
+            ("tenant", description.tenant),
+            ("action", description.action),
+            ("body", description.body),
         ] {
             if let Some(value) = value {
                 request[name] = value.into();
@@ -103,24 +104,24 @@ impl RequestArgs {
         if is_empty { Ok(None) } else { self.json().map(Some) }
     }
 
-    fn sample(&self) -> Result<SampleRequest, Failure> {
-        let mut sample = SampleRequest::new().with_cost(self.cost);
-        sample.method.clone_from(&self.method);
-        sample.path.clone_from(&self.path);
-        sample.host.clone_from(&self.host);
-        sample.headers = parse_pairs(&self.header, ':', "--header: write 'name: value'")?;
-        sample.ip.clone_from(&self.ip);
-        sample.tenant.clone_from(&self.tenant);
-        sample.action.clone_from(&self.action);
-        sample.attributes = parse_pairs(&self.attr, '=', "--attr: write name=value")?;
-        sample.body.clone_from(&self.body);
-        Ok(sample)
+    fn description(&self) -> Result<RequestDescription, Failure> {
+        let mut description = RequestDescription::new().with_cost(self.cost);
+        description.method.clone_from(&self.method);
+        description.path.clone_from(&self.path);
+        description.host.clone_from(&self.host);
+        description.headers = parse_pairs(&self.header, ':', "--header: write 'name: value'")?;
+        description.ip.clone_from(&self.ip);
+        description.tenant.clone_from(&self.tenant);
+        description.action.clone_from(&self.action);
+        description.attributes = parse_pairs(&self.attr, '=', "--attr: write name=value")?;
+        description.body.clone_from(&self.body);
+        Ok(description)
     }
 }
 
 /// The position of the first invalid pair, counting from 1. Errors name it because the value is not repeated.
-fn first_invalid(pairs: &[(String, String)], sample_of: impl Fn((String, String)) -> SampleRequest) -> usize {
-    1 + pairs.iter().take_while(|pair| sample_of((*pair).clone()).attributes().is_ok()).count()
+fn first_invalid(pairs: &[(String, String)], description_of: impl Fn((String, String)) -> RequestDescription) -> usize {
+    1 + pairs.iter().take_while(|pair| description_of((*pair).clone()).attributes().is_ok()).count()
 }
 
 fn parse_pairs(texts: &[String], separator: char, hint: &str) -> Result<Vec<(String, String)>, Failure> {

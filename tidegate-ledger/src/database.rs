@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! posting         post: entries of outboxes, each counted once
-//! administration  correct, reset; expiry: reservations that ran out; roll_up: old entries
+//! administration  correct; expiry: reservations that ran out; roll_up: old entries
 //! reading         states of gates, usage, export
 //! ```
 //!
 //! Both databases run the same steps. Only statements on many rows differ; they are in `postgres` and `sqlite`.
 
+mod account_balances;
 mod administration;
-mod chain;
 mod contains;
 mod correction;
 mod entry_row;
@@ -33,13 +33,14 @@ mod usage_query;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgPool;
 use tidegate::Timestamp;
+use tidegate::sync::RwLock;
 
-pub use correction::{Correction, Reset};
+pub use correction::Correction;
 use entry_row::from_signed;
 pub use export_query::{ExportQuery, LedgerEntry};
 pub(crate) use limit_name::LimitName;
@@ -101,12 +102,12 @@ impl Ledger {
 
     /// Opens this ledger and all its clones, with the connections of `opened`.
     pub fn adopt(&self, opened: &Self) {
-        *self.database.write().unwrap_or_else(PoisonError::into_inner) = opened.database();
+        *self.database.write() = opened.database();
     }
 
     /// Sets why the ledger is not open yet. It does nothing to an open one.
     pub fn set_unopened_error(&self, why: LedgerError) {
-        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let mut database = self.database.write();
         if database.is_err() {
             *database = Err(why);
         }
@@ -114,7 +115,7 @@ impl Ledger {
 
     /// Why the ledger is not open. `None` if it is.
     pub fn unopened_error(&self) -> Option<LedgerError> {
-        self.database.read().unwrap_or_else(PoisonError::into_inner).as_ref().err().cloned()
+        self.database.read().as_ref().err().cloned()
     }
 
     /// Whether any number of instances can use it.
@@ -158,7 +159,7 @@ impl Ledger {
     }
 
     fn database(&self) -> Result<Database, LedgerError> {
-        self.database.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.database.read().clone()
     }
 
     /// Begins a transaction that writes, or one that sees the ledger at one moment.

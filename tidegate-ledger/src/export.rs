@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use serde_json::json;
-use tidegate::Period;
+use tidegate::limits::Period;
 
 use crate::{LedgerEntry, period_text, time_text};
 
@@ -117,8 +117,9 @@ fn write_json(entry: &LedgerEntry, text: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate::Timestamp;
+    use tidegate::limits::Periods;
     use tidegate::spi::{EntryId, EntryKind, Subject};
-    use tidegate::{Periods, Timestamp};
 
     use crate::period_bounds;
 

@@ -25,7 +25,6 @@ mod syncer;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use error::{JournalError, JournalErrorKind};
@@ -33,6 +32,7 @@ use journal_core::JournalCore;
 use lock_file::LockFile;
 use syncer::Syncer;
 use tidegate::spi::{EntryId, Journal, OutboxEntry};
+use tidegate::sync::Mutex;
 use tidegate::{Secret, StoreError, StoreErrorKind};
 
 use crate::database::secret_fingerprint;
@@ -92,7 +92,7 @@ impl JournalFile {
     /// [`JournalErrorKind::OtherSecret`], and changes nothing, if entries wait that are hashed with another one: they belong to accounts
     /// that nobody finds by this one.
     pub fn verify_secret(&self, secret: &Secret) -> Result<(), JournalError> {
-        self.lock().verify_secret(secret_fingerprint(secret).cast_unsigned())
+        self.core.lock().verify_secret(secret_fingerprint(secret).cast_unsigned())
     }
 }
 
@@ -100,43 +100,39 @@ impl JournalFile {
 impl JournalFile {
     /// What the journal contained when it was opened.
     pub fn recovery(&self) -> JournalRecovery {
-        self.lock().recovery()
+        self.core.lock().recovery()
     }
 
     /// Entries that are not acknowledged.
     pub fn waiting(&self) -> u64 {
-        self.lock().waiting()
+        self.core.lock().waiting()
     }
 
     /// The size of all segments.
     pub fn bytes(&self) -> u64 {
-        self.lock().bytes()
+        self.core.lock().bytes()
     }
 
     /// The oldest entries of earlier runs that are not acknowledged, at most `max`.
     pub fn replay(&self, max: usize) -> Result<Vec<OutboxEntry>, JournalError> {
-        let mut core = self.lock();
+        let mut core = self.core.lock();
         let ids = core.recovered(max);
         core.read(&ids)
     }
 
     /// The ids of the entries of earlier runs that are not acknowledged.
     pub(crate) fn recovered_ids(&self) -> Vec<EntryId> {
-        self.lock().recovered(usize::MAX)
+        self.core.lock().recovered(usize::MAX)
     }
 
     /// The entries with these ids. Unknown and acknowledged ones are left out.
     pub fn read(&self, ids: &[EntryId]) -> Result<Vec<OutboxEntry>, JournalError> {
-        self.lock().read(ids)
+        self.core.lock().read(ids)
     }
 
     /// Makes everything durable now.
     pub fn sync(&self) -> Result<(), JournalError> {
-        self.lock().sync()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, JournalCore> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock().sync()
     }
 }
 
@@ -150,7 +146,7 @@ impl Journal for JournalFile {
         }
         let frame =
             record::frame_entries(entries).ok_or_else(|| refused("too many entries for the journal at once"))?;
-        let mut core = self.lock();
+        let mut core = self.core.lock();
         if core.bytes() + frame.bytes.len() as u64 > self.max_bytes {
             return Err(refused("the journal is full; check that the ledger is reachable"));
         }
@@ -160,7 +156,7 @@ impl Journal for JournalFile {
     }
 
     fn acknowledge(&self, ids: &[EntryId]) {
-        let mut core = self.lock();
+        let mut core = self.core.lock();
         if core.acknowledge(ids) {
             self.syncer.record_change(core.current_file());
         }

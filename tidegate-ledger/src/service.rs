@@ -1,10 +1,10 @@
-//! `LedgerService`: moves entries from the outboxes of a store into the ledger, confirms them, and restores what the store has lost.
+//! `LedgerService`: moves entries from the outboxes of a store into the ledger, confirms them, rebuilds partitions and repairs accounts of the store.
 //!
 //! ```text
 //! flush_queue ──▶ flusher          outboxes ──▶ ledger ──▶ who waits
 //! journal_queue                    what was admitted without the store ──▶ ledger ──▶ store
-//! restore_queue ──▶ restore        ledger ──▶ partitions and accounts of the store
-//! store_positions ──▶ rollback     stores that have gone back ──▶ restore
+//! repair_queue ──▶ repair          ledger ──▶ partitions and accounts of the store
+//! store_positions ──▶ older_copy   stores that have gone back ──▶ repair
 //! reconcile                        differences between both
 //! ```
 //!
@@ -35,20 +35,20 @@ mod flush_queue;
 mod flusher;
 mod journal_queue;
 mod maintenance;
+mod older_copy;
 mod options;
 mod reconcile;
-mod restore;
-mod restore_queue;
-mod rollback;
-mod shared;
+mod repair;
+mod repair_queue;
+mod state;
 mod stats;
 mod store_positions;
 mod timer;
 mod unverified_posts;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use error::ServiceError;
@@ -57,26 +57,27 @@ use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 pub use options::ServiceOptions;
 pub use reconcile::{AccountUnits, Difference, ReconcileReport};
-pub use restore::{PendingRepair, RepairReport};
-use shared::Shared;
+pub use repair::{PendingRepair, RepairReport};
+use state::ServiceState;
 pub use stats::ServiceStats;
 use tidegate::spi::{AccountKey, BoxFuture, LedgerStage, Outbox, OutboxEntry, PARTITIONS, UnconfirmedEntry};
+use tidegate::sync::Mutex;
 use tidegate::{StoreError, StoreErrorKind};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::{Ledger, LedgerError, LedgerErrorKind};
 
-/// Moves entries from the outboxes of a store into the ledger, and restores what the store has lost. Clones share the tasks, which end with
+/// Moves entries from the outboxes of a store into the ledger, and rebuilds and repairs the store from it. Clones share the tasks, which end with
 /// [`shutdown`](Self::shutdown) or with the last clone.
 pub struct LedgerService<O> {
-    shared: Arc<Shared<O>>,
-    tasks: Arc<Tasks>,
+    state: Arc<ServiceState<O>>,
+    tasks: Arc<ServiceTasks>,
 }
 
 /// The tasks of a service. They are aborted when this is dropped: whatever is not done then is done by another instance, or after a restart.
 #[derive(Debug)]
-struct Tasks(Mutex<Vec<JoinHandle<()>>>);
+struct ServiceTasks(Mutex<Vec<JoinHandle<()>>>);
 
 /// What [`LedgerService::prepare`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,34 +96,34 @@ impl<O: Outbox + 'static> LedgerService<O> {
         options.validate()?;
         let no_runtime = |_| LedgerError::new(LedgerErrorKind::Unexpected, "the ledger service needs a tokio runtime");
         let runtime = Handle::try_current().map_err(no_runtime)?;
-        let shared = Arc::new(Shared::new(ledger, store, options));
-        let [journal, restores, expiry, names] = [(); 4].map(|()| shared.clone());
+        let state = Arc::new(ServiceState::new(ledger, store, options));
+        let [journal, repairs, expiry, names] = [(); 4].map(|()| state.clone());
         let tasks = vec![
-            runtime.spawn(Flusher::new(shared.clone()).run()),
+            runtime.spawn(Flusher::new(state.clone()).run()),
             runtime.spawn(async move { journal.run_journal().await }),
-            runtime.spawn(async move { restores.run_restores().await }),
+            runtime.spawn(async move { repairs.run_repairs().await }),
             runtime.spawn(async move { expiry.run_expiry().await }),
             runtime.spawn(async move { names.run_names().await }),
         ];
-        Ok(Self { shared, tasks: Arc::new(Tasks(Mutex::new(tasks))) })
+        Ok(Self { state, tasks: Arc::new(ServiceTasks(Mutex::new(tasks))) })
     }
 
     /// Brings the store up to the ledger, before the first request: posts what is left in the journal and in the outboxes, and rebuilds
     /// partitions that the store has lost. With a ledger that was [not open](Ledger::unopened) at the start, no request under a rule with a ledger
     /// is decided by the store before this has succeeded.
     pub async fn prepare(&self) -> Result<PrepareReport, ServiceError> {
-        let shared = &*self.shared;
-        if let Some(error) = shared.ledger.unopened_error() {
+        let state = &*self.state;
+        if let Some(error) = state.ledger.unopened_error() {
             return Err(error.into());
         }
-        let mut report = PrepareReport { replayed: shared.post_journaled().await?, rebuilt: 0 };
+        let mut report = PrepareReport { replayed: state.post_journaled().await?, rebuilt: 0 };
         let rebuilds = futures_util::stream::iter(0..PARTITIONS).map(|partition| async move {
-            match shared.drain(partition).await? {
-                Some(drained) if drained.generation.is_none() => shared.rebuild(partition).await,
+            match state.drain(partition).await? {
+                Some(drained) if drained.generation.is_none() => state.rebuild(partition).await,
                 _ => Ok::<bool, ServiceError>(false),
             }
         });
-        let mut rebuilds = rebuilds.buffer_unordered(shared.options.concurrency).enumerate();
+        let mut rebuilds = rebuilds.buffer_unordered(state.options.concurrency).enumerate();
         while let Some((index, rebuilt)) = rebuilds.next().await {
             report.rebuilt += u64::from(rebuilt?);
             let ready = index + 1;
@@ -130,37 +131,37 @@ impl<O: Outbox + 'static> LedgerService<O> {
                 tracing::info!(target: "tidegate::ledger", ready, rebuilt = report.rebuilt, "partitions are rebuilt from the ledger");
             }
         }
-        shared.is_verified.store(true, Ordering::Release);
+        state.is_verified.store(true, Ordering::Release);
         Ok(report)
     }
 
     /// Waits until everything that is in the outboxes and in the journal now is in the ledger.
     pub async fn flush_all(&self) -> Result<(), ServiceError> {
-        self.shared.post_journaled().await?;
-        let results = self.shared.queue.join_partitions(0..PARTITIONS);
+        self.state.post_journaled().await?;
+        let results = self.state.queue.join_partitions(0..PARTITIONS);
         for result in try_join_all(results).await.map_err(|_| error::stopped())? {
             result?;
         }
-        self.shared.send_names().await;
+        self.state.send_names().await;
         Ok(())
     }
 
     /// Flushes everything once more and ends the tasks, each for at most `limit`. What is not flushed stays in the outboxes and in the journal.
     pub async fn shutdown(&self, limit: Duration) -> Result<(), ServiceError> {
         let flushed = timer::timeout(limit, self.flush_all()).await.unwrap_or(Err(ServiceError::TimedOut));
-        self.shared.stop.send_replace(true);
-        self.shared.queue.close();
-        let tasks = std::mem::take(&mut *self.tasks.0.lock().unwrap_or_else(PoisonError::into_inner));
+        self.state.stop.send_replace(true);
+        self.state.queue.close();
+        let tasks = std::mem::take(&mut *self.tasks.0.lock());
         let aborts: Vec<_> = tasks.iter().map(JoinHandle::abort_handle).collect();
         if timer::timeout(limit, futures_util::future::join_all(tasks)).await.is_none() {
             aborts.iter().for_each(tokio::task::AbortHandle::abort);
         }
-        self.shared.journal.sync()?;
+        self.state.journal.sync()?;
         flushed
     }
 }
 
-/// Comparing and correcting
+/// Repairing and reconciling
 impl<O: Outbox + 'static> LedgerService<O> {
     /// Sets the states of these accounts in the store to those of the ledger. What fails or is busy is tried again by a task, until the
     /// process ends; [`repairs_waiting`](ServiceStats::repairs_waiting) counts it.
@@ -171,61 +172,61 @@ impl<O: Outbox + 'static> LedgerService<O> {
     /// A repair that begins with [`finish`](PendingRepair::finish), and is left to a task if this is dropped. To be made before accounts are
     /// changed in the ledger: whoever does that may go away, or lose the answer.
     pub fn pending_repair(&self, keys: Vec<AccountKey>) -> PendingRepair<O> {
-        PendingRepair::new(self.shared.clone(), keys)
+        PendingRepair::new(self.state.clone(), keys)
     }
 
     /// Compares all accounts of the ledger with the store, and with `apply` sets those that differ to what the ledger says. Fails with
     /// [`LedgerErrorKind::Busy`] while another reconciliation of the ledger runs. Accounts that only the store has are not found, and
     /// reservations are not compared.
     pub async fn reconcile(&self, apply: bool) -> Result<ReconcileReport, ServiceError> {
-        self.shared.reconcile(apply).await
+        self.state.reconcile(apply).await
     }
 
     /// Records reservations that ran out. A task does this at intervals.
     pub async fn expire_reservations(&self) -> Result<u64, LedgerError> {
-        self.shared.expire_reservations().await
+        self.state.expire_reservations().await
     }
 
     /// What was done and what waits.
     pub fn stats(&self) -> ServiceStats {
-        let (shared, counters) = (&*self.shared, &self.shared.counters);
-        let oldest_at = [counters.oldest_at(), shared.journal.oldest_at()].into_iter().flatten().min();
+        let (state, counters) = (&*self.state, &self.state.counters);
+        let oldest_at = [counters.oldest_at(), state.journal.oldest_at()].into_iter().flatten().min();
         ServiceStats {
             entries_posted: counters.posted.load(Ordering::Relaxed),
             entries_repeated: counters.repeated.load(Ordering::Relaxed),
             posts: counters.posts.load(Ordering::Relaxed),
-            lag: oldest_at.map_or(Duration::ZERO, |oldest_at| shared.options.clock.now().since(oldest_at)),
+            lag: oldest_at.map_or(Duration::ZERO, |oldest_at| state.options.clock.now().since(oldest_at)),
             waiting: counters.waiting(),
-            journal_waiting: shared.journal.entries(),
+            journal_waiting: state.journal.entries(),
             rebuilds: counters.rebuilds.load(Ordering::Relaxed),
-            rollbacks: counters.rollbacks.load(Ordering::Relaxed),
+            older_copies: counters.older_copies.load(Ordering::Relaxed),
             repairs: counters.repairs.load(Ordering::Relaxed),
-            repairs_waiting: shared.restore.repairs_waiting(),
+            repairs_waiting: state.repairs.repairs_waiting(),
             differences: counters.differences.load(Ordering::Relaxed),
             reconciled_partitions: counters.reconciled_partitions.load(Ordering::Relaxed),
-            ledger_error: shared.ledger_error().map(|error| error.kind()),
+            ledger_error: state.ledger_error().map(|error| error.kind()),
         }
     }
 
     /// The ledger.
     pub fn ledger(&self) -> &Ledger {
-        &self.shared.ledger
+        &self.state.ledger
     }
 }
 
 impl<O: Outbox + 'static> LedgerStage for LedgerService<O> {
     fn verified(&self) -> Result<(), StoreError> {
-        if self.shared.is_verified.load(Ordering::Acquire) {
+        if self.state.is_verified.load(Ordering::Acquire) {
             return Ok(());
         }
-        Err(self.shared.ledger.unopened_error().map_or_else(error::unprepared, |error| error::unavailable(&error)))
+        Err(self.state.ledger.unopened_error().map_or_else(error::unprepared, |error| error::unavailable(&error)))
     }
 
     fn ready(&self) -> Result<(), StoreError> {
-        if let Some(error) = self.shared.ledger_error() {
+        if let Some(error) = self.state.ledger_error() {
             return Err(error::unavailable(&error));
         }
-        if self.shared.queue.is_slower_than(self.shared.options.budget, timer::now()) {
+        if self.state.queue.is_slower_than(self.state.options.budget, timer::now()) {
             return Err(error::overdue());
         }
         Ok(())
@@ -237,7 +238,7 @@ impl<O: Outbox + 'static> LedgerStage for LedgerService<O> {
                 return Ok(());
             }
             self.ready().map_err(StoreError::with_possibly_applied)?;
-            let (results, budget) = (self.shared.queue.join(entries), self.shared.options.budget);
+            let (results, budget) = (self.state.queue.join(entries), self.state.options.budget);
             let results = timer::timeout(budget, try_join_all(results)).await.ok_or_else(error::too_slow)?;
             results.map_err(|_| error::stopped())?.into_iter().collect()
         })
@@ -247,29 +248,29 @@ impl<O: Outbox + 'static> LedgerStage for LedgerService<O> {
         if entries.iter().any(|entry| entry.id.partition >= PARTITIONS) {
             return Err(StoreError::new(StoreErrorKind::Unexpected, "an entry has no partition"));
         }
-        self.shared.journal.append(entries)
+        self.state.journal.append(entries)
     }
 
     fn name_account(&self, account: AccountKey, name: &str) {
-        self.shared.names.learn(account, name);
+        self.state.names.learn(account, name);
     }
 }
 
-impl Drop for Tasks {
+impl Drop for ServiceTasks {
     fn drop(&mut self) {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).iter().for_each(JoinHandle::abort);
+        self.0.get_mut().iter().for_each(JoinHandle::abort);
     }
 }
 
 impl<O> Clone for LedgerService<O> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), tasks: self.tasks.clone() }
+        Self { state: self.state.clone(), tasks: self.tasks.clone() }
     }
 }
 
 impl<O> fmt::Debug for LedgerService<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LedgerService").field("options", &self.shared.options).finish_non_exhaustive()
+        f.debug_struct("LedgerService").field("options", &self.state.options).finish_non_exhaustive()
     }
 }
 

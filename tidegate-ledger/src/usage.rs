@@ -4,8 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 use serde::ser::SerializeStruct;
+use tidegate::Timestamp;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::{AccountKey, Subject};
-use tidegate::{Period, Periods, Timestamp};
 
 /// Which periods of which accounts to show. Everything that is `None` does not restrict them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,7 +125,8 @@ pub fn period_bounds(periods: Periods, index: u64) -> Option<(Timestamp, Timesta
 /// the same date in all time zones. One that no date stands for is its index.
 ///
 /// ```
-/// use tidegate::{Period, Periods, Timestamp};
+/// use tidegate::limits::{Period, Periods};
+/// use tidegate::Timestamp;
 ///
 /// let at = Timestamp::from_micros(1_774_746_000_000_000);
 /// let index = Periods::utc(Period::Day).bounds_at(at).index;

@@ -3,26 +3,22 @@
 use std::time::Duration;
 
 use redis::Cmd;
+use tidegate::limits::{Algorithm, Periods};
+use tidegate::spi::algorithm::lua::{self, LuaInput};
 use tidegate::spi::algorithm::{HoldOp, Op, TakePosition};
 use tidegate::spi::{Adjustment, Check, Key, MAX_AMOUNT, Plan};
-use tidegate::{Algorithm, Limit, Periods, Timestamp};
+use tidegate::{Limit, Timestamp};
 
 use crate::cardinality::OverflowRoute;
 use crate::outbox::{LedgerPartitions, OutboxKeys, ledger_partition};
 use crate::period_clock::PackTime;
-use crate::scripts::{AdjustVariant, algorithm_number};
-
-/// The longest delay of a token bucket is its refill period times this, 2^63: longer than any delay. `holds.lua` needs the period.
-const TOKEN_BUCKET_DELAY_FACTOR: f64 = (1_u64 << 63) as f64;
+use crate::scripts::AdjustVariant;
 
 /// Initial capacity of a key's name, which is rarely longer.
 const KEY_NAME_CAPACITY_BYTES: usize = 48;
 
 /// The numbers of a quota that depend on the time: see `quota.lua`.
 const PERIOD_NUMBERS: usize = 5;
-
-/// More than the hours of any period.
-const MAX_PERIOD_HOURS: u64 = 16_384;
 
 /// An adjustment as `adjust.lua` takes it.
 #[cfg_attr(test, derive(Default))]
@@ -67,7 +63,7 @@ impl PackedAdjustment {
         };
         let mut bytes = Vec::new();
         let mut numbers = PackedNumbers(&mut bytes);
-        numbers.push(algorithm_number(limit) as u64);
+        numbers.push(lua::function(limit).number as u64);
         numbers.push(op_number);
         numbers.push(u64::from(*bundled) + u64::from(adjustment.is_bundled_place()));
         numbers.push_micros(route.max_ttl_micros);
@@ -77,11 +73,8 @@ impl PackedAdjustment {
             numbers.push_all(&[position.index(), cost, terms]);
             position = TakePosition::default();
         }
-        numbers.push_limit(limit, cost, None, position, time);
-        if let Limit::TokenBucket(_) = limit {
-            let (alone, full) = (position.slot(), position.full());
-            numbers.push_all(&[alone.micros, alone.part, full.micros, full.part, position.returned()]);
-        }
+        let input = LuaInput { cost, max_delay_micros: None, position, is_adjustment: true };
+        lua::push_numbers(limit, input, || time.now(), |number| numbers.push_f64(number));
         let overflow_key = route.overflow.map(|key| key_name(namespace, &key));
         let periods = if let Limit::Quota(quota) = limit { Some(quota.periods()) } else { None };
         let ledger = ledger_partition(adjustment).map(|partition| AdjustmentLedger {
@@ -134,7 +127,8 @@ impl PackedAdjustment {
     pub(crate) fn repack(&mut self, now: Timestamp) {
         if let Some(periods) = self.periods {
             self.numbers.truncate(self.numbers.len() - 8 * PERIOD_NUMBERS);
-            PackedNumbers(&mut self.numbers).push_periods(periods, now);
+            let mut numbers = PackedNumbers(&mut self.numbers);
+            periods.push_numbers(now, |number| numbers.push_f64(number));
         }
     }
 }
@@ -218,66 +212,9 @@ impl PackedNumbers<'_> {
         let take = plan.take(check, 1);
         let limit = check.gate().limit();
         let owner = if limit.has_slots() { take.owner_number() } else { 0 };
-        self.push_limit(limit, take.cost, take.max_delay(), TakePosition::from_index(owner), time);
-    }
-
-    /// The arguments of the limit's Lua function after `units`: cost, position and the parameters of the limit.
-    fn push_limit(
-        &mut self,
-        limit: &Limit,
-        cost: u64,
-        max_delay: Option<Duration>,
-        position: TakePosition,
-        time: &PackTime<'_>,
-    ) {
-        match limit {
-            Limit::TokenBucket(bucket) => {
-                self.push_bucket(bucket, cost);
-                // Exact, since it only changes the exponent; and longer than any delay.
-                self.push_f64(micros(bucket.refill().period()) as f64 * TOKEN_BUCKET_DELAY_FACTOR);
-            }
-            Limit::LeakyBucket(leaky) => {
-                self.push_bucket(leaky.bucket(), cost);
-                self.push_micros(max_delay.map(micros));
-                self.push(position.slot().micros);
-                self.push(position.slot().part);
-            }
-            Limit::FixedWindow(window) => {
-                self.push_all(&[cost, position.index(), window.limit()]);
-                self.push_f64(window.window_number() as f64);
-            }
-            Limit::SlidingLog(log) => {
-                self.push_all(&[cost, position.index(), log.limit(), micros(log.window())]);
-            }
-            Limit::SlidingWindow(window) => {
-                self.push_all(&[cost, position.index(), window.limit(), micros(window.slice()), window.slices()]);
-            }
-            Limit::Concurrency(concurrency) => {
-                self.push_all(&[cost, position.index(), concurrency.max(), micros(concurrency.lease())]);
-            }
-            Limit::Penalty(penalty) => {
-                let [block, max] = [penalty.block(), penalty.max()].map(micros);
-                self.push_all(&[penalty.after(), block, penalty.factor(), max]);
-            }
-            Limit::Quota(quota) => {
-                self.push_all(&[cost, position.index(), quota.hard_limit()]);
-                self.push_periods(quota.periods(), time.now());
-            }
-            // A new variant of `Limit` comes together with its script.
-            _ => {}
-        }
-    }
-
-    /// The index of the period at `now` with the hours of the longest one, and the first instants of four periods.
-    fn push_periods(&mut self, periods: Periods, now: Timestamp) {
-        let bounds = periods.bounds_at(now);
-        self.push(bounds.index * MAX_PERIOD_HOURS + periods.max_hours());
-        self.push_all(&bounds.starts);
-    }
-
-    fn push_bucket(&mut self, bucket: &tidegate::spi::algorithm::token_bucket::TokenBucket, cost: u64) {
-        let (span, burst) = (bucket.span(cost), bucket.burst());
-        self.push_all(&[span.micros, span.part, bucket.refill().amount(), burst.micros, burst.part]);
+        let (max_delay_micros, position) = (take.max_delay().map(micros), TakePosition::from_index(owner));
+        let input = LuaInput { cost: take.cost, max_delay_micros, position, is_adjustment: false };
+        lua::push_numbers(limit, input, || time.now(), |number| self.push_f64(number));
     }
 }
 
@@ -285,3 +222,6 @@ impl PackedNumbers<'_> {
 pub(crate) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

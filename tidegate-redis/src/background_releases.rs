@@ -7,11 +7,12 @@
 //! A release is idempotent, since an owner takes a slot once. So a failed one can be sent until its lease is over.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::spi::Adjustment;
+use tidegate::sync::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -186,7 +187,7 @@ impl BackgroundReleases {
     /// Adds the releases of one call. If there is no room for all of them, it adds none: a reservation is not committed under one limit
     /// and lost under another. Whether the caller must start to send.
     fn add(&self, releases: impl ExactSizeIterator<Item = WaitingRelease>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let room = MAX_WAITING_RELEASES.saturating_sub(state.waiting.len() + state.failed.len());
         if releases.len() <= room {
             state.waiting.extend(releases);
@@ -198,19 +199,19 @@ impl BackgroundReleases {
     }
 
     fn add_failed(&self, releases: Vec<WaitingRelease>) {
-        self.lock().failed.extend(releases);
+        self.state.lock().failed.extend(releases);
     }
 
     /// Lets the failed ones wait with the others.
     fn retry_failed(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut failed = std::mem::take(&mut state.failed);
         state.waiting.append(&mut failed);
     }
 
     /// The next releases by slot of the cluster, if any wait. Without those whose lease is over.
     fn take_next(&self, now: Instant) -> Option<BTreeMap<u16, Vec<WaitingRelease>>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.waiting.retain(|waiting| waiting.ends > now);
         let count = state.waiting.len().min(MAX_RELEASES_UNDER_WAY);
         let mut by_slot: BTreeMap<u16, Vec<WaitingRelease>> = BTreeMap::new();
@@ -218,10 +219,6 @@ impl BackgroundReleases {
             by_slot.entry(release.slot).or_default().push(release);
         }
         (count > 0).then_some(by_slot)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, WaitingReleases> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -234,7 +231,7 @@ struct Sender {
 impl Sender {
     /// Ends sending, unless there is something to send.
     fn end(&mut self) -> bool {
-        let mut state = self.releases.lock();
+        let mut state = self.releases.state.lock();
         self.is_done = state.waiting.is_empty();
         state.is_sending = !self.is_done;
         self.is_done
@@ -245,7 +242,7 @@ impl Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         if !self.is_done {
-            self.releases.lock().is_sending = false;
+            self.releases.state.lock().is_sending = false;
         }
     }
 }

@@ -9,12 +9,13 @@ mod index_table;
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
+use tidegate::spi::algorithm::lua;
 use tidegate::{StoreError, Timestamp};
 
 use crate::args::append_injected_now;
 use crate::packed_plan::{LIMIT_HEADER_BYTES, PackedCheck, PackedPlan};
 use crate::reply::{PlanReply, Repeat, STALE, malformed, split_reply};
-use crate::scripts::{LIMITS, SCRIPTS, Script};
+use crate::scripts::{SCRIPTS, Script};
 use arguments::BatchArguments;
 use index_table::IndexTable;
 
@@ -143,18 +144,18 @@ impl BatchSize {
     }
 }
 
-/// A call of `decide_one.lua` or `decide_anonymous.lua`.
+/// A call of `decide_one.lua`.
 fn single_check_command(plan: &PackedPlan, check: &PackedCheck, now: Option<Timestamp>) -> (Cmd, &'static Script) {
-    let script = SCRIPTS.decide_single(check.algorithm, check.has_route());
+    let script = SCRIPTS.decide_one(check.algorithm);
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(script.hash()).arg(1 + usize::from(check.overflow.is_some())).arg(plan.part(&check.key));
     if let Some(overflow) = &check.overflow {
         cmd.arg(plan.part(overflow));
     }
     let (header, arguments) = plan.part(&check.limit).split_at(LIMIT_HEADER_BYTES);
-    cmd.arg(&arguments[..8 * LIMITS[check.algorithm - 1].2]);
-    if check.has_route() {
-        cmd.arg(&header[16..]);
+    cmd.arg(&arguments[..8 * lua::FUNCTIONS[check.algorithm - 1].numbers]);
+    if check.has_route() || now.is_some() {
+        cmd.arg(if check.has_max_ttl { &header[16..] } else { &[] });
     }
     append_injected_now(&mut cmd, now);
     (cmd, script)
@@ -169,11 +170,12 @@ mod tests {
     use crate::packed_plan::LIMIT_BYTES;
     use crate::period_clock::PackTime;
     use crate::timer;
-    use tidegate::spi::{Check, Gate, KeyStem, Plan, PlanMode, Role, Subject};
-    use tidegate::{Limit, Penalty, Period, Periods, Rate, StoreErrorKind};
+    use tidegate::limits::{Penalty, Period, Periods};
+    use tidegate::spi::{Check, Gate, Plan, PlanMode, Role, Subject};
+    use tidegate::{Limit, Rate, StoreErrorKind};
 
     fn gate(rule: &str, limit: Limit, role: Role) -> Gate {
-        Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""))
+        Gate::for_rule(rule, limit).with_role(role)
     }
 
     fn token_bucket() -> Limit {
@@ -206,10 +208,10 @@ mod tests {
         let plans: Vec<PackedPlan> = (0..60).map(|number| pack(&plan(&[&tenant, &client], number % 20))).collect();
         let batch = Batch::new(&plans);
         let arguments = arguments(&batch);
-        // Command, hash and number of keys, the keys, the plans, the limits.
-        assert_eq!((arguments[2].as_slice(), arguments.len()), (&b"40"[..], 3 + 40 + 2));
+        // Command, hash and number of keys, the keys, the plans, the limits, the numbers.
+        assert_eq!((arguments[2].as_slice(), arguments.len()), (&b"40"[..], 3 + 40 + 3));
         assert_eq!(arguments[44].len(), LIMIT_BYTES, "both rules have the same limit");
-        assert_eq!(arguments[43].len(), 2 * 20 * (3 + 2 * 3), "each plan once, with the number of its repeats");
+        assert_eq!(arguments[43].len(), 2 * (3 + 20 * (3 + 2 * 3)), "each plan once, with the number of its repeats");
         assert_eq!(batch.decided_order()[..4], [0, 20, 40, 1]);
     }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use redis::{Cmd, Value};
 use tidegate::StoreError;
 
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::node_error::NodeError;
 use crate::scripts::Script;
 use crate::timeouts::Timeouts;
@@ -50,7 +50,7 @@ pub(crate) trait NodeRequest: Sync {
     fn timeouts(&self) -> Timeouts;
 
     /// Sends it to `node`, and with `asking` an `ASKING` before it, for a server that is importing the slot.
-    fn send_to(&self, node: &Node, asking: bool) -> impl Future<Output = Result<Self::Reply, NodeError>> + Send;
+    fn send_to(&self, node: &RedisNode, asking: bool) -> impl Future<Output = Result<Self::Reply, NodeError>> + Send;
 }
 
 impl NodeRequest for Call {
@@ -60,7 +60,7 @@ impl NodeRequest for Call {
         self.timeouts
     }
 
-    async fn send_to(&self, node: &Node, asking: bool) -> Result<Value, NodeError> {
+    async fn send_to(&self, node: &RedisNode, asking: bool) -> Result<Value, NodeError> {
         node.send(self, asking).await
     }
 }

@@ -1,4 +1,4 @@
-//! Bounds the number of keys: of unauthenticated subjects ("anonymous" for short), which anyone can create for free, and of
+//! Bounds the number of keys: of anonymous subjects, which anyone can create for free, and of
 //! authenticated ones, whose bound is larger.
 //!
 //! Each instance counts, for each limit and kind of subject, the keys that its decisions created, from their creation to their

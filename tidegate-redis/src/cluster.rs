@@ -2,20 +2,21 @@
 //! never resent: only a redirect or a missing connection sends it to another server.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+use tidegate::sync::Mutex;
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::address::Address;
 use crate::call::{CallError, NodeRequest};
 use crate::error::not_applied;
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::node_error::NodeError;
 use crate::node_factory::NodeFactory;
 use crate::slot_map::SlotMap;
 use crate::timeouts::Timeouts;
-use crate::topology_cache::{Generation, RefreshFuture, TopologyCache};
+use crate::topology_cache::{RefreshFuture, TopologyCache, TopologyVersion};
 
 /// How many servers one call is sent to, one after the other. A slot that moves during the call takes two or three.
 const MAX_ATTEMPTS: usize = 6;
@@ -35,7 +36,7 @@ pub(crate) struct Cluster {
     /// cut off from the cluster keeps an old map.
     suspects: Mutex<Vec<Address>>,
     /// Nodes by address. Those without slots are dropped when the map is refreshed.
-    nodes: Mutex<HashMap<Address, Node>>,
+    nodes: Mutex<HashMap<Address, RedisNode>>,
 }
 
 impl Cluster {
@@ -53,7 +54,7 @@ impl Cluster {
 
     /// Sends `call` to the owner of `slot`, and follows redirects.
     pub(crate) async fn send<R: NodeRequest>(self: &Arc<Self>, slot: u16, call: &R) -> Result<R::Reply, CallError> {
-        let (mut address, mut generation) = self.owner(slot, call.timeouts()).await?;
+        let (mut address, mut version) = self.owner(slot, call.timeouts()).await?;
         let mut asking = false;
         let mut attempts = 1;
         loop {
@@ -68,16 +69,16 @@ impl Cluster {
             match redirect(&error, &address) {
                 Some((ErrorKind::Server(ServerErrorKind::Ask), target)) => (address, asking) = (target, true),
                 Some((_, target)) => {
-                    self.map.mark_stale(generation);
-                    *self.hint.lock().unwrap_or_else(PoisonError::into_inner) = Some(target.clone());
+                    self.map.mark_stale(version);
+                    *self.hint.lock() = Some(target.clone());
                     // The target is known, so the call does not wait for the refresh that this starts.
-                    generation = self.map(call.timeouts()).await?.1;
+                    version = self.map(call.timeouts()).await?.1;
                     (address, asking) = (target, false);
                 }
                 None => {
                     if owner_may_change(&error) {
                         self.suspect(&address);
-                        self.map.mark_stale(generation);
+                        self.map.mark_stale(version);
                     }
                     if error.down_reason().is_none() {
                         return Err(CallError::from(&error));
@@ -86,14 +87,17 @@ impl Cluster {
                     if next == address {
                         return Err(CallError::from(&error));
                     }
-                    (address, asking, generation) = (next, false, newer);
+                    (address, asking, version) = (next, false, newer);
                 }
             }
         }
     }
 
     /// Every primary that owns slots.
-    pub(crate) async fn primaries(self: &Arc<Self>, timeouts: Timeouts) -> Result<Vec<(Address, Node)>, StoreError> {
+    pub(crate) async fn primaries(
+        self: &Arc<Self>,
+        timeouts: Timeouts,
+    ) -> Result<Vec<(Address, RedisNode)>, StoreError> {
         let (map, _) = self.map(timeouts).await?;
         Ok(map.primaries().into_iter().map(|address| (address.clone(), self.node(address))).collect())
     }
@@ -104,24 +108,24 @@ impl Cluster {
     }
 
     /// Every node that owns slots and that a call was sent to.
-    pub(crate) fn known_nodes(&self) -> Vec<Node> {
-        self.nodes().values().cloned().collect()
+    pub(crate) fn known_nodes(&self) -> Vec<RedisNode> {
+        self.nodes.lock().values().cloned().collect()
     }
 
     /// The owner of `slot`. If the cached map has none, waits for a refresh once.
-    async fn owner(self: &Arc<Self>, slot: u16, timeouts: Timeouts) -> Result<(Address, Generation), StoreError> {
-        let (map, generation) = self.map(timeouts).await?;
+    async fn owner(self: &Arc<Self>, slot: u16, timeouts: Timeouts) -> Result<(Address, TopologyVersion), StoreError> {
+        let (map, version) = self.map(timeouts).await?;
         if let Some(owner) = map.owner(slot) {
-            return Ok((owner.clone(), generation));
+            return Ok((owner.clone(), version));
         }
-        let (map, generation) = self.map.get_newer(generation, timeouts, self.refresh()).await?;
+        let (map, version) = self.map.get_newer(version, timeouts, self.refresh()).await?;
         let owner = map.owner(slot).cloned().ok_or_else(|| {
             StoreError::new(StoreErrorKind::Refused, "no server of the cluster owns the slot of this key at the moment")
         });
-        owner.map(|owner| (owner, generation))
+        owner.map(|owner| (owner, version))
     }
 
-    async fn map(self: &Arc<Self>, timeouts: Timeouts) -> Result<(Arc<SlotMap>, Generation), StoreError> {
+    async fn map(self: &Arc<Self>, timeouts: Timeouts) -> Result<(Arc<SlotMap>, TopologyVersion), StoreError> {
         self.map.get(timeouts, self.refresh()).await
     }
 
@@ -135,15 +139,15 @@ impl Cluster {
 
     /// Queries one server after the other for the slot map. Calls to servers with an open breaker fail at once.
     async fn query_map(&self, previous: Option<Arc<SlotMap>>) -> Result<Arc<SlotMap>, StoreError> {
-        let hint = self.hint.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let hint = self.hint.lock().take();
         let primaries: Vec<Address> = previous.iter().flat_map(|map| map.primaries()).cloned().collect();
-        let suspects = std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner));
+        let suspects = std::mem::take(&mut *self.suspects.lock());
         let candidates = in_query_order(hint.iter().chain(&primaries).chain(&self.seeds), &suspects);
         let mut failure = None;
         for address in candidates.into_iter().take(MAX_MAP_QUERIES) {
             match self.query_map_from(address).await {
                 Ok(map) => {
-                    self.nodes().retain(|address, _| map.primaries().contains(&address));
+                    self.nodes.lock().retain(|address, _| map.primaries().contains(&address));
                     return Ok(Arc::new(map));
                 }
                 Err(error) if error.is_transient() => failure = failure.or(Some(error)),
@@ -175,24 +179,20 @@ impl Cluster {
     }
 
     fn suspect(&self, address: &Address) {
-        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut suspects = self.suspects.lock();
         if !suspects.contains(address) {
             suspects.push(address.clone());
         }
     }
 
-    fn node(&self, address: &Address) -> Node {
-        let mut nodes = self.nodes();
+    fn node(&self, address: &Address) -> RedisNode {
+        let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(address) {
             return node.clone();
         }
         let node = self.factory.node_at(address);
         nodes.insert(address.clone(), node.clone());
         node
-    }
-
-    fn nodes(&self) -> MutexGuard<'_, HashMap<Address, Node>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::spi::{Adjustment, Check, Gate, Plan, Store, Subject};
-use tidegate::{AnonymousBounds, Limit, Namespace, StoreError, StoreErrorKind, SystemClock};
+use tidegate::rules::AnonymousBounds;
+use tidegate::spi::{Adjustment, Check, Gate, Namespace, Plan, Store, Subject};
+use tidegate::{Limit, Rule, StoreError, StoreErrorKind, SystemClock};
 
 use crate::cross_slot::RecentDenials;
 use crate::denial_cache::DenialCache;
@@ -16,7 +17,7 @@ use crate::router::Router;
 use crate::scripts::SCRIPTS;
 use crate::server_info::ServerInfo;
 use crate::store::RedisStore;
-use crate::store_url::StoreUrl;
+use crate::store_url::RedisUrl;
 use crate::timeouts::Timeouts;
 
 /// Connecting
@@ -49,7 +50,7 @@ impl RedisStore {
     /// checked.
     pub fn open(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         options.validate()?;
-        let router = Router::new(StoreUrl::parse(url)?, &options)?;
+        let router = Router::new(RedisUrl::parse(url)?, &options)?;
         let denials = Arc::new(RecentDenials::new(router.is_cluster()));
         let denial_cache = Arc::new(DenialCache::new(options.clock.clone()));
         let heartbeat = Heartbeat::default();
@@ -123,7 +124,7 @@ impl RedisStore {
         let limit =
             limit.map_err(|_| StoreError::new(StoreErrorKind::Unexpected, "no limit to check permissions with"))?;
         let bounds = AnonymousBounds::default().with_forget_after(Duration::from_secs(1));
-        let gate = Gate::for_rule("start probe", limit).with_anonymous(bounds);
+        let gate = Gate::new(Rule::new("start probe", limit).with_per(["partition"]).with_anonymous(bounds), "", limit);
         // These calls may take longer than decisions.
         let options = RedisOptions { timeout: Timeouts::for_startup(&self.options).budget, ..self.options.clone() };
         // Its keys are not those of a rule, so they are not counted.

@@ -32,7 +32,7 @@ use crate::store::RedisStore;
 use crate::timeouts::Timeouts;
 use crate::timer;
 pub(crate) use part::SplitBy;
-use part::{Part, PartRole, UnitRequest, granted_by_all, is_denied, merge, separate_takes, split};
+use part::{PartRole, PlanPart, UnitRequest, granted_by_all, is_denied, merge, separate_takes, split};
 use pending_refunds::PendingRefunds;
 pub(crate) use recent_denials::RecentDenials;
 
@@ -100,7 +100,11 @@ impl RedisStore {
     /// The verdict of a part that finds or refuses a reservation with an idempotency key that was made before, if other parts would change
     /// something before they know that: they would take places in queues again, and take over slots, which have the same owner, and release
     /// them.
-    async fn find_earlier_call(&self, parts: &[Part<'_>], deadline: Deadline) -> Result<Option<Verdict>, CallError> {
+    async fn find_earlier_call(
+        &self,
+        parts: &[PlanPart<'_>],
+        deadline: Deadline,
+    ) -> Result<Option<Verdict>, CallError> {
         let later = parts.iter().skip_while(|part| !part.has_slots_or_takes()).skip(1);
         let (verdicts, failure) =
             self.peek_at_parts(later.filter(|part| part.has_enforced_holds()), deadline.half()).await;
@@ -116,7 +120,7 @@ impl RedisStore {
         &self,
         plan: &Plan<'r>,
         units: u64,
-        mut parts: Vec<Part<'r>>,
+        mut parts: Vec<PlanPart<'r>>,
         is_repeat: bool,
         deadline: Deadline,
     ) -> Result<TakeResult, CallError> {
@@ -182,7 +186,7 @@ impl RedisStore {
     async fn deny(
         &self,
         plan: &Plan<'_>,
-        parts: Vec<Part<'_>>,
+        parts: Vec<PlanPart<'_>>,
         mut verdicts: Vec<Option<Verdict>>,
         mut refunds: PendingRefunds<'_, '_>,
         deadline: Deadline,
@@ -213,7 +217,7 @@ impl RedisStore {
         &self,
         plan: &Plan<'_>,
         units: u64,
-        parts: Vec<Part<'_>>,
+        parts: Vec<PlanPart<'_>>,
         deadline: Deadline,
     ) -> Result<Verdict, CallError> {
         let (shadow, counting): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.order.role == PartRole::Shadow);
@@ -275,7 +279,7 @@ impl RedisStore {
         // Half of the time is left for taking the units.
         let parts = split(plan, split_by, UnitRequest::UpTo(requested), &self.denials);
         let (verdicts, failure) = self.peek_at_parts(&parts, deadline.half()).await;
-        let all: Vec<&Part<'_>> = parts.iter().collect();
+        let all: Vec<&PlanPart<'_>> = parts.iter().collect();
         match failure {
             None => Ok(granted_by_all(&all, &verdicts, requested)),
             Some(failure) if failure.mid_migration || !is_denied(&all, &verdicts) => Err(failure),
@@ -306,10 +310,10 @@ impl RedisStore {
     /// Peeks at all parts at once. Returns the verdicts and the first failure.
     async fn peek_at_parts<'p, 'r: 'p>(
         &self,
-        parts: impl IntoIterator<Item = &'p Part<'r>>,
+        parts: impl IntoIterator<Item = &'p PlanPart<'r>>,
         timeouts: Timeouts,
     ) -> (Vec<Option<Verdict>>, Option<CallError>) {
-        let peek = async |part: &Part<'_>| self.decide_in_slot(&part.plan.clone().with_peek(), timeouts).await;
+        let peek = async |part: &PlanPart<'_>| self.decide_in_slot(&part.plan.clone().with_peek(), timeouts).await;
         split_results(join_all(parts.into_iter().map(peek)).await)
     }
 }

@@ -23,25 +23,27 @@
 //! | rules with `denial_cache: false` | |
 //! | limits of a rule with a penalty, unless the subject is blocked | the store counts each denial as a strike, but none during a block |
 
+mod change_counts;
 mod denied_state;
-mod generations;
 mod shard;
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate::Clock;
+use tidegate::spi::algorithm::State;
 use tidegate::spi::{Check, Key, KnownDenial, Plan, PlanMode, ReservationTerms, Role, Verdict};
+use tidegate::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::reply::Reply;
 use crate::store::RedisStore;
 use crate::timer;
+use change_counts::ChangeCounts;
 use denied_state::DeniedState;
-use generations::Generations;
 use shard::Shard;
 
 /// How long an entry is used: another instance's refund is seen within this time.
@@ -57,7 +59,7 @@ pub(crate) struct DenialCache {
     shards: Box<[Mutex<Shard>]>,
     /// The number of entries, so that an empty cache costs one read.
     entries: AtomicIsize,
-    generations: Generations,
+    changes: ChangeCounts,
     hasher: RandomState,
     clock: MonotonicClock,
 }
@@ -135,7 +137,7 @@ impl DenialCache {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(MAX_ENTRIES / SHARDS))).collect(),
             entries: AtomicIsize::new(0),
-            generations: Generations::new(),
+            changes: ChangeCounts::new(),
             hasher: RandomState::new(),
             clock: MonotonicClock { started: timer::now(), injected },
         }
@@ -181,7 +183,7 @@ impl DenialCache {
         }
         let checks = plan.checks().iter().zip(verdict.checks()).enumerate();
         for (index, (check, check_verdict)) in checks {
-            let own_state = !check_verdict.overflowed && !check_verdict.unstored;
+            let own_state = !check_verdict.overflowed && !check_verdict.stateless;
             if check_verdict.outcome.admitted || !own_state || !is_cacheable(check) {
                 continue;
             }
@@ -192,7 +194,10 @@ impl DenialCache {
             let Some(ends) = life(check, check_verdict.outcome.retry_after, reply.remaining_ttl(index)) else {
                 continue;
             };
-            let Some(state) = reply.state(index).filter(|state| state.held().is_none()) else { continue };
+            let state = reply.state(index);
+            if matches!(state, Some(State::WithHolds(_))) {
+                continue;
+            }
             let state = DeniedState::new(plan, check, state, verdict.decided_at(), ticket.sent, ends);
             let (hash, key) = self.locate(check.key());
             let mut shard = self.shard(hash);
@@ -212,7 +217,7 @@ impl DenialCache {
     }
 
     fn generation(&self, plan: &Plan<'_>) -> u64 {
-        self.generations.sum(plan.checks().iter().map(|check| KeyId::new(check.key())))
+        self.changes.sum(plan.checks().iter().map(|check| KeyId::new(check.key())))
     }
 
     fn locate(&self, key: &Key<'_>) -> (u64, KeyId) {
@@ -259,7 +264,7 @@ fn retry(denial: &KnownDenial) -> Duration {
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+    shard.lock()
 }
 
 // === impl KeyId ===
@@ -274,15 +279,15 @@ impl KeyId {
 
 impl StateChange {
     fn drop_entries(&self) {
-        // First the generations: a denial recorded afterwards is ignored, one recorded before is removed.
+        // First the changes: a denial recorded afterwards is ignored, one recorded before is removed.
         let cache = &self.cache;
         if let Some(keys) = &self.keys {
             for key in keys {
-                cache.generations.advance(key);
+                cache.changes.advance(key);
                 cache.remove(*key);
             }
         } else {
-            cache.generations.advance_all();
+            cache.changes.advance_all();
             for shard in &cache.shards {
                 let mut shard = lock(shard);
                 cache.entries.fetch_sub(shard.clear(), Ordering::Relaxed);

@@ -8,7 +8,8 @@ use std::io;
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
-use tidegate::{Namespace, StoreError, StoreErrorKind};
+use tidegate::spi::Namespace;
+use tidegate::{StoreError, StoreErrorKind};
 
 use crate::reply::unreadable;
 

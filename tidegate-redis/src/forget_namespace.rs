@@ -3,7 +3,7 @@
 use redis::{Cmd, Value};
 use tidegate::StoreError;
 
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::store::RedisStore;
 use crate::timeouts::Timeouts;
 
@@ -38,7 +38,7 @@ impl RedisStore {
 }
 
 /// Deletes `keys` in one round trip, with a command for each, since in a cluster they are in many slots.
-async fn unlink(node: &Node, keys: &[Vec<u8>], timeouts: Timeouts) -> Result<u64, StoreError> {
+async fn unlink(node: &RedisNode, keys: &[Vec<u8>], timeouts: Timeouts) -> Result<u64, StoreError> {
     if keys.is_empty() {
         return Ok(0);
     }

@@ -7,12 +7,13 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
 use tidegate::spi::KEY_VERSION;
+use tidegate::sync::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -109,7 +110,7 @@ impl Heartbeat {
     /// Starts the task, unless it runs already, heartbeats are turned off, or there is no tokio runtime.
     pub(crate) fn start(&self, router: &Router, options: &RedisOptions) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let mut task = self.0.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = self.0.task.lock();
         if options.heartbeats && task.as_ref().is_none_or(AbortHandle::is_finished) {
             let run = run(router.clone(), options.clone(), Arc::clone(&self.0.state));
             *task = Some(runtime.spawn(run).abort_handle());
@@ -123,7 +124,7 @@ impl Heartbeat {
 
 impl Drop for HeartbeatInner {
     fn drop(&mut self) {
-        if let Some(task) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(task) = self.task.get_mut() {
             task.abort();
         }
     }

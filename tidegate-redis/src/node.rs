@@ -1,4 +1,4 @@
-//! `Node`: one server. It sends calls and plans through its connection, which never resends what may have run.
+//! `RedisNode`: one server. It sends calls and plans through its connection, which never resends what may have run.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::timeouts::Timeouts;
 
 /// One server. Clones share its connection.
 #[derive(Clone)]
-pub(crate) struct Node {
+pub(crate) struct RedisNode {
     address: Arc<str>,
     connection: Connection,
 }
 
-impl Node {
+impl RedisNode {
     /// Does not connect yet: the first call does. Plans of several slots are combined if `combines_slots`.
     pub(crate) fn new(address: &str, endpoint: Endpoint, options: &RedisOptions, combines_slots: bool) -> Self {
         let connection = Connection::new(Connector::new(endpoint, options), options, combines_slots);

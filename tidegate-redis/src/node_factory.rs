@@ -1,13 +1,13 @@
-//! `NodeFactory`: makes the [`Node`]s of one store, which share credentials, TLS settings and options.
+//! `NodeFactory`: makes the [`RedisNode`]s of one store, which share credentials, TLS settings and options.
 
 use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo};
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::address::Address;
 use crate::connector::Endpoint;
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::options::RedisOptions;
-use crate::store_url::{StoreUrl, Topology};
+use crate::store_url::{RedisUrl, Topology};
 use crate::timeouts::Timeouts;
 use crate::tls::TrustedCertificates;
 
@@ -23,7 +23,7 @@ pub(crate) struct NodeFactory {
 
 impl NodeFactory {
     /// Reads the CA file, if `url` names one.
-    pub(crate) fn new(url: &StoreUrl, options: &RedisOptions) -> Result<Self, StoreError> {
+    pub(crate) fn new(url: &RedisUrl, options: &RedisOptions) -> Result<Self, StoreError> {
         let info = url.info.clone();
         let trusted = url.ca.as_deref().map_or(Ok(TrustedCertificates::of_system()), read_ca)?;
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
@@ -42,12 +42,12 @@ impl NodeFactory {
     }
 
     /// The first server of the URL. Nothing is connected yet.
-    pub(crate) fn first_node(&self) -> Node {
+    pub(crate) fn first_node(&self) -> RedisNode {
         self.node(self.info.clone())
     }
 
     /// The server at `address`. Nothing is connected yet.
-    pub(crate) fn node_at(&self, address: &Address) -> Node {
+    pub(crate) fn node_at(&self, address: &Address) -> RedisNode {
         let (host, port) = (address.host.clone(), address.port);
         let addr = match self.info.addr() {
             ConnectionAddr::TcpTls { .. } => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
@@ -61,10 +61,10 @@ impl NodeFactory {
         Timeouts::for_background(&self.options)
     }
 
-    fn node(&self, info: ConnectionInfo) -> Node {
+    fn node(&self, info: ConnectionInfo) -> RedisNode {
         let address = info.addr().to_string();
         let endpoint = Endpoint::Server { info: Box::new(info), trusted: self.trusted.clone() };
-        Node::new(&address, endpoint, &self.options, self.combines_slots)
+        RedisNode::new(&address, endpoint, &self.options, self.combines_slots)
     }
 }
 

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Clock, Namespace, StoreError, StoreErrorKind};
+use tidegate::spi::Namespace;
+use tidegate::{Clock, StoreError, StoreErrorKind};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(25);
 const DEFAULT_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
@@ -19,7 +20,7 @@ const DEFAULT_MAX_WAITING: usize = 4096;
 ///
 /// let options = RedisOptions::new().with_namespace("shop".parse()?).with_timeout(Duration::from_millis(10));
 /// assert_eq!(options.namespace().as_str(), "shop");
-/// # Ok::<(), tidegate::NamespaceError>(())
+/// # Ok::<(), tidegate::spi::NamespaceError>(())
 /// ```
 #[derive(Clone)]
 pub struct RedisOptions {

@@ -5,14 +5,15 @@ use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
 use smallvec::SmallVec;
+use tidegate::Limit;
+use tidegate::limits::Algorithm;
+use tidegate::spi::algorithm::lua;
 use tidegate::spi::{Check, Plan, PlanMode, ReservationTerms, Role};
-use tidegate::{Algorithm, Limit};
 
 use crate::args::PackedNumbers;
 use crate::cardinality::OverflowRoute;
 use crate::outbox::{LedgerPartitions, OutboxKeys};
 use crate::period_clock::PackTime;
-use crate::scripts::algorithm_number;
 use crate::slot_map::slot_of;
 
 /// The packed numbers of one check: algorithm, role, maximum TTL, and up to eight arguments of the limit.
@@ -199,7 +200,7 @@ fn strikes(plan: &Plan<'_>) -> Vec<u16> {
 }
 
 impl PackedCheck {
-    /// Whether its key has a maximum TTL or an overflow bucket, as keys of unauthenticated subjects may have.
+    /// Whether its key has a maximum TTL or an overflow bucket, as keys of anonymous subjects may have.
     pub(crate) const fn has_route(&self) -> bool {
         self.has_max_ttl || self.overflow.is_some()
     }
@@ -213,7 +214,7 @@ impl PackedCheck {
         time: &PackTime<'_>,
     ) -> Self {
         let max_ttl_micros = route.and_then(|route| route.max_ttl_micros);
-        let algorithm = algorithm_number(check.gate().limit());
+        let algorithm = lua::function(check.gate().limit()).number;
         let limit = PackedRange::append(bytes, |bytes| {
             let end = bytes.len() + LIMIT_BYTES;
             let mut numbers = PackedNumbers(bytes);
@@ -246,11 +247,16 @@ impl PackedCheck {
     }
 }
 
+/// The hash of a name, a limit or a number.
+pub(crate) fn part_hash(part: &[u8]) -> u64 {
+    HASHER.hash_one(part)
+}
+
 impl PackedRange {
     fn append(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> Self {
         let start = bytes.len();
         write(bytes);
-        let hash = HASHER.hash_one(&bytes[start..]);
+        let hash = part_hash(&bytes[start..]);
         // A plan has at most a few dozen names of bounded length.
         Self { start: start as u32, end: bytes.len() as u32, hash }
     }

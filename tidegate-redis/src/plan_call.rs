@@ -8,7 +8,7 @@ use tidegate::spi::{Check, Gate, Plan, PlanMode, ReservationTerms, Subject};
 use crate::call::NodeRequest;
 use crate::cardinality::CardinalityTracker;
 use crate::connection::Epilogue;
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::node_error::NodeError;
 use crate::outbox::{LedgerPartitions, ledger_partitions};
 use crate::packed_plan::PackedPlan;
@@ -38,6 +38,7 @@ struct AbandonedCheck {
     subject: Subject,
     cost: u64,
     is_anonymous: bool,
+    settles_by_usage: bool,
 }
 
 impl NodeRequest for PlanCall<'_, '_> {
@@ -47,7 +48,7 @@ impl NodeRequest for PlanCall<'_, '_> {
         self.timeouts
     }
 
-    async fn send_to(&self, node: &Node, asking: bool) -> Result<PlanReply, NodeError> {
+    async fn send_to(&self, node: &RedisNode, asking: bool) -> Result<PlanReply, NodeError> {
         node.decide(&self.packed, asking, self.timeouts, || self.epilogue()).await
     }
 }
@@ -70,11 +71,11 @@ impl PlanCall<'_, '_> {
 impl AbandonedPlan {
     fn copy(plan: &Plan<'_>) -> Self {
         let check = |check: &Check<'_>| AbandonedCheck {
-            // A check may settle by usage because of another rule that shares it.
-            gate: check.gate().clone().with_usage(check.settles_by_usage()),
+            gate: check.gate().clone(),
             subject: check.key().subject(),
             cost: check.cost(),
             is_anonymous: check.is_anonymous(),
+            settles_by_usage: check.settles_by_usage(),
         };
         Self {
             checks: plan.checks().iter().map(check).collect(),
@@ -86,8 +87,9 @@ impl AbandonedPlan {
     }
 
     fn count_keys(&self, reply: PlanReply, cardinality: &CardinalityTracker) {
-        let checks = self.checks.iter().map(|AbandonedCheck { gate, subject, cost, is_anonymous }| {
-            Check::new(gate, *subject, *cost).with_anonymous(*is_anonymous)
+        let checks = self.checks.iter().map(|check| {
+            let AbandonedCheck { gate, subject, cost, is_anonymous, settles_by_usage } = check;
+            Check::new(gate, *subject, *cost).with_anonymous(*is_anonymous).with_usage(*settles_by_usage)
         });
         let Ok(plan) = Plan::new(checks) else { return };
         let plan = plan.with_mode(self.mode).with_max_units(self.max_units);
@@ -103,8 +105,9 @@ impl AbandonedPlan {
 mod tests {
     use super::*;
     use crate::reply::Repeat;
+    use tidegate::rules::UsageKind;
     use tidegate::spi::LeaseOwner;
-    use tidegate::{Limit, Timestamp};
+    use tidegate::{Limit, Rule, Timestamp};
 
     const NOW: u64 = 1_800_000_000_000_000;
     const MINUTE: Duration = Duration::from_secs(60);
@@ -113,7 +116,8 @@ mod tests {
     #[test]
     fn the_keys_of_abandoned_reservations_are_counted() {
         let limit = Limit::fixed_window(5, Duration::from_secs(1)).unwrap();
-        let gate = Gate::for_rule("tokens", limit).with_usage(true).with_max_subjects(100);
+        let rule = Rule::new("tokens", limit).with_per(["user"]).with_usage(UsageKind::Total).with_max_subjects(100);
+        let gate = Gate::new(rule, "", limit);
         let cardinality = CardinalityTracker::default();
         let count = |text: &str, now: u64| {
             let terms = ReservationTerms::new(LeaseOwner::from_number(9).unwrap(), MINUTE, true).with_usage_only();

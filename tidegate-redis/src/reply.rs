@@ -1,5 +1,5 @@
 //! `PlanReply` and `Reply`: the replies of the scripts, and the verdicts that the library's functions compute from them.
-//! `decide_batch.lua` describes the format.
+//! The contract of `decide_batch.lua` has the grammar of a reply, which [`ResultText`] parses.
 //!
 //! A script returns only the time, which checks admitted, and the states that it read. Rust applies the same functions again to compute
 //! remaining, retry, reset and delay, so these are defined in one place. It also computes what each of several equal plans, sent as
@@ -7,6 +7,7 @@
 
 mod adjust_reply;
 mod found_states;
+mod grammar;
 mod numbers;
 mod reply_errors;
 
@@ -14,15 +15,16 @@ use std::time::Duration;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate::spi::algorithm::{CLOCK_MARGIN, State, StoredState};
+use tidegate::spi::algorithm::holds::StateWithHolds;
+use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State};
 use tidegate::spi::{Check, HoldRefusal, Plan, Role, Verdict};
 use tidegate::{StoreError, Timestamp};
 
 use crate::args::micros;
 pub(crate) use adjust_reply::{AdjustReply, parse_adjust};
-use found_states::{apply_take, set_limit_state, strike, take};
+use found_states::{expiry, require_whole, strike, take};
+use grammar::{CheckLetter, CheckText, DecidedText, HoldsText, ResultText};
 pub(crate) use numbers::parse_stream_id;
-use numbers::{is_state_byte, parse_number, take_holds, take_number, take_stream_id};
 use reply_errors::outbox_full;
 pub(crate) use reply_errors::{malformed, rebuilding, stale, unreadable};
 
@@ -61,7 +63,7 @@ pub(crate) struct Reply {
     pub(crate) now: Timestamp,
     granted: u64,
     /// For each check, whether it admits, and the state it was decided on.
-    states: SmallVec<[(bool, StoredState); 1]>,
+    states: SmallVec<[FoundState; 1]>,
     details: SmallVec<[CheckDetails; 1]>,
     /// Why a reservation was refused.
     refusal: Option<HoldRefusal>,
@@ -71,20 +73,13 @@ pub(crate) struct Reply {
     entries: Vec<(usize, (u64, u64))>,
 }
 
+/// Whether a check admits, and the state that it was decided on.
+type FoundState = (bool, Option<State>);
+
 /// How a check was decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 struct CheckDetails {
-    /// On the overflow bucket.
-    overflowed: bool,
-    /// On a key that does not exist, on a full server: nothing was written.
-    unstored: bool,
-    /// A shadow check whose state is unreadable.
-    unreadable: bool,
-    /// A penalty that was struck.
-    struck: bool,
-    /// The units that earlier plans of the batch took from the state in the reply.
-    taken: u64,
+    letter: CheckLetter,
     /// The milliseconds that a state with a maximum TTL had left.
     ttl_millis: Option<u64>,
 }
@@ -109,9 +104,6 @@ pub(crate) fn split_reply(reply: &Value, count: usize) -> Result<(Timestamp, Vec
 /// The reply to a plan if the periods of a quota did not contain the time of the script, and nothing was decided.
 pub(crate) const STALE: &[u8] = b"~";
 
-/// The reply to a plan if the outbox of its ledger is full, and nothing was decided.
-const OUTBOX_FULL: &[u8] = b"%";
-
 impl PlanReply {
     pub(crate) fn new(now: Timestamp, repeat: Repeat, text: &[u8]) -> Self {
         Self { now, repeat, text: SmallVec::from_slice(text) }
@@ -119,106 +111,98 @@ impl PlanReply {
 
     /// The time of the script, if the periods of a quota did not contain it: nothing was decided.
     pub(crate) fn stale_at(&self) -> Option<Timestamp> {
-        (self.text[..] == *STALE).then_some(self.now)
+        matches!(ResultText::parse(&self.text), Some(ResultText::Stale)).then_some(self.now)
     }
 
     /// The generation that was found for each check with a ledger, or 0, if one of them was another than in the plan: nothing was decided.
     pub(crate) fn found_generations(&self) -> Option<SmallVec<[u64; 2]>> {
-        let list = self.text.strip_prefix(b"?")?;
-        list.split(|byte| *byte == b',').map(parse_number).collect()
+        match ResultText::parse(&self.text)? {
+            ResultText::OtherGenerations(found) => Some(found),
+            _ => None,
+        }
     }
 
     /// The lists of holds that the checks were decided beside.
     pub(crate) fn hold_lists(&self) -> impl Iterator<Item = HoldList> {
-        let text: &[u8] = if self.text.contains(&b'h') { &self.text } else { &[] };
-        let (mut checks, mut is_overflow) = (0_usize, false);
-        text.iter().enumerate().filter_map(move |(at, byte)| match byte.to_ascii_lowercase() {
-            letter if is_check_letter(letter) => {
-                (checks, is_overflow) = (checks + 1, matches!(letter, b's' | b'o'));
-                None
-            }
-            b'h' => {
-                let ([_, ends, entries], _) = take_holds(&text[at..])?;
-                let lasts = Duration::from_micros(ends.saturating_sub(self.now.as_micros()));
-                Some(HoldList { check: checks.checked_sub(1)?, is_overflow, entries, lasts })
-            }
-            _ => None,
+        // Few replies have any.
+        let has_holds = self.text.contains(&b'h');
+        let mut text = match has_holds.then(|| ResultText::parse(&self.text)).flatten() {
+            Some(ResultText::Decided(decided)) => decided.checks,
+            _ => &[],
+        };
+        let checks = std::iter::from_fn(move || {
+            let (check, rest) = CheckText::take(text)?;
+            text = rest;
+            Some(check)
+        });
+        checks.enumerate().filter_map(|(check, CheckText { letter, holds, .. })| {
+            let HoldsText { ends, entries, .. } = holds?;
+            let lasts = Duration::from_micros(ends.saturating_sub(self.now.as_micros()));
+            Some(HoldList { check, is_overflow: letter.overflowed, entries, lasts })
         })
     }
 
     /// Decodes the reply to `plan`, which must be the plan that was sent.
     pub(crate) fn into_reply(self, plan: &Plan<'_>) -> Result<Reply, StoreError> {
-        let mut text = &self.text[..];
-        if text == STALE {
-            return Err(stale());
-        }
-        if text.starts_with(b"?") {
-            return Err(rebuilding());
-        }
-        if text == OUTBOX_FULL {
-            return Err(outbox_full());
-        }
-        if let Some(rest) = text.strip_prefix(b"!") {
-            let check = parse_number(rest).ok_or_else(malformed)?;
-            return Reply::unreadable(plan, self.now, check);
-        }
-        if let Some(refusal) = parse_refusal(text).filter(|_| plan.reservation().is_some()) {
-            return Ok(Reply::refused(plan, self.now, refusal));
-        }
-        let is_repeated_reservation = plan.reservation().is_some() && text.starts_with(b"r");
-        if is_repeated_reservation {
-            text = &text[1..];
-        }
-        let mut granted = None;
-        if let Some(rest) = text.strip_prefix(b"g") {
-            let (number, rest) = take_number(rest).ok_or_else(malformed)?;
-            (granted, text) = (Some(number), rest);
-        }
-        let (mut states, mut details, mut entries) = (SmallVec::new(), SmallVec::new(), Vec::new());
-        for check in plan.checks() {
-            let ((admitted, state), detail, rest) = parse_check(check, text).ok_or_else(malformed)?;
-            let state = if detail.taken > 0 { take(plan, check, self.now, state, detail.taken)? } else { state };
-            states.push((admitted, state));
-            text = rest;
-            if let Some(rest) = text.strip_prefix(b"l") {
-                let (id, rest) = take_stream_id(rest).ok_or_else(malformed)?;
-                entries.push((details.len(), id));
-                text = rest;
+        let is_reservation = plan.reservation().is_some();
+        match ResultText::parse(&self.text).ok_or_else(malformed)? {
+            ResultText::Stale => Err(stale()),
+            ResultText::OtherGenerations(_) => Err(rebuilding()),
+            ResultText::OutboxFull => Err(outbox_full()),
+            ResultText::Unreadable(check) => Reply::unreadable(plan, self.now, check),
+            ResultText::AlreadyEnded if is_reservation => Ok(Reply::refused(plan, self.now, HoldRefusal::AlreadyEnded)),
+            ResultText::KeyReused if is_reservation => Ok(Reply::refused(plan, self.now, HoldRefusal::KeyReused)),
+            ResultText::Decided(decided) if is_reservation || !decided.is_repeat => {
+                Reply::decided(plan, self.now, self.repeat, &decided)
             }
-            details.push(detail);
+            _ => Err(malformed()),
         }
-        let max_units = plan.max_units().max(self.repeat.count);
-        if !text.is_empty() || granted.is_some() != (max_units > 1) || granted > Some(max_units) {
-            return Err(malformed());
-        }
-        let reply = Reply {
-            now: self.now,
-            granted: granted.unwrap_or_default(),
-            states,
-            details,
-            refusal: None,
-            is_repeated_reservation,
-            entries,
-        };
-        if self.repeat.count > 1 {
-            return reply.into_repeat(plan, self.repeat);
-        }
-        let granted = granted.unwrap_or_else(|| plan.granted(|index| u64::from(reply.states[index].0)));
-        Reply { granted, ..reply }.with_strikes(plan)
     }
 }
 
 /// Decoding
 impl Reply {
+    /// The reply to a plan that was decided.
+    fn decided(plan: &Plan<'_>, now: Timestamp, repeat: Repeat, decided: &DecidedText<'_>) -> Result<Self, StoreError> {
+        let DecidedText { is_repeat: is_repeated_reservation, granted, checks: mut text } = *decided;
+        let (mut states, mut details, mut entries) = (SmallVec::new(), SmallVec::new(), Vec::new());
+        for (index, check) in plan.checks().iter().enumerate() {
+            let (found, rest) = CheckText::take(text).ok_or_else(malformed)?;
+            let mut state = decode_state(check, &found)?;
+            if found.taken > 0 {
+                take(plan, check, now, &mut state, found.taken)?;
+            }
+            states.push((found.letter.admitted, state));
+            // A penalty without a state admits the request, and needs none.
+            let stateless = found.letter.stateless && !check.gate().is_penalty();
+            let letter = CheckLetter { stateless, ..found.letter };
+            details.push(CheckDetails { letter, ttl_millis: found.ttl_millis });
+            entries.extend(found.entry.map(|id| (index, id)));
+            text = rest;
+        }
+        let max_units = plan.max_units().max(repeat.count);
+        if !text.is_empty() || granted.is_some() != (max_units > 1) || granted > Some(max_units) {
+            return Err(malformed());
+        }
+        let all = granted.unwrap_or_default();
+        let reply = Self { now, granted: all, states, details, refusal: None, is_repeated_reservation, entries };
+        if repeat.count > 1 {
+            return reply.into_repeat(plan, repeat);
+        }
+        let granted = granted.unwrap_or_else(|| plan.granted(|index| u64::from(reply.states[index].0)));
+        Self { granted, ..reply }.with_strikes(plan)
+    }
+
     /// The reply if the state of the check with this number, from 1, is unreadable: an error, unless it is a shadow check.
     fn unreadable(plan: &Plan<'_>, now: Timestamp, check: u64) -> Result<Self, StoreError> {
         match plan.checks() {
             [only] if only.gate().role() == Role::Shadow => {
-                let details = CheckDetails { unreadable: true, ..CheckDetails::default() };
+                let letter = CheckLetter { unreadable: true, ..CheckLetter::default() };
+                let details = CheckDetails { letter, ttl_millis: None };
                 Ok(Self {
                     now,
                     granted: plan.granted(|_| 0),
-                    states: SmallVec::from_buf([(false, StoredState::Fresh)]),
+                    states: SmallVec::from_buf([(false, None)]),
                     details: SmallVec::from_buf([details]),
                     refusal: None,
                     is_repeated_reservation: false,
@@ -231,7 +215,7 @@ impl Reply {
 
     /// The reply to a reservation that was refused.
     fn refused(plan: &Plan<'_>, now: Timestamp, refusal: HoldRefusal) -> Self {
-        let states = plan.checks().iter().map(|_| (false, StoredState::Fresh)).collect();
+        let states = plan.checks().iter().map(|_| (false, None)).collect();
         let details = plan.checks().iter().map(|_| CheckDetails::default()).collect();
         let entries = Vec::new();
         Self { now, granted: 0, states, details, refusal: Some(refusal), is_repeated_reservation: false, entries }
@@ -239,10 +223,14 @@ impl Reply {
 
     /// The reply with penalties as their strikes have left them.
     fn with_strikes(mut self, plan: &Plan<'_>) -> Result<Self, StoreError> {
-        let struck =
-            self.states.iter_mut().zip(&self.details).zip(plan.checks()).filter(|((_, detail), _)| detail.struck);
-        for ((state, _), check) in struck {
-            *state = strike(check, self.now, &state.1)?;
+        let struck = self
+            .states
+            .iter_mut()
+            .zip(&self.details)
+            .zip(plan.checks())
+            .filter(|((_, detail), _)| detail.letter.struck);
+        for (((admitted, state), _), check) in struck {
+            *admitted = strike(check, self.now, state)?;
         }
         Ok(self)
     }
@@ -255,18 +243,19 @@ impl Reply {
         let is_granted = repeat.index < granted;
         for (check, ((admitted, state), detail)) in plan.checks().iter().zip(states.iter_mut().zip(&mut details)) {
             if granted_before > 0 {
-                *state = take(plan, check, now, std::mem::replace(state, StoredState::Fresh), granted_before)?;
+                take(plan, check, now, state, granted_before)?;
             }
-            let result = apply_take(state, check.gate().limit(), now, plan.take(check, 1))?;
-            *admitted = is_granted || result.admitted;
+            let (limit, one) = (check.gate().limit(), Op::Take(plan.take(check, 1)));
+            let admits = algorithm::decide(require_whole(state)?.as_ref(), limit, now, one).admitted;
+            *admitted = is_granted || admits;
             if repeat.index == 0 {
                 continue;
             }
             // A state that had to be rebased was written by the first denial.
-            if let Some(change) = result.change.filter(|_| granted == 0 && !result.admitted) {
-                set_limit_state(state, State::new(change));
+            if granted == 0 && !admits {
+                algorithm::apply(state, limit, now, one);
             }
-            let ends = state.expiry(check.gate().limit(), now).filter(|_| !detail.overflowed);
+            let ends = expiry(state.as_ref(), check, now).filter(|_| !detail.letter.overflowed);
             detail.ttl_millis = ends.and_then(|ends| ttl_millis(check, ends, now));
         }
         let (granted, is_repeated_reservation) = (u64::from(is_granted), false);
@@ -289,12 +278,12 @@ impl Reply {
             return Verdict::refused(self.now, refusal);
         }
         let mut verdict = Verdict::replay(plan, self.now, self.granted, &self.states, self.is_repeated_reservation);
-        for (check, details) in verdict.checks_mut().iter_mut().zip(&self.details) {
-            check.overflowed = details.overflowed;
-            check.unstored = details.unstored;
-            check.skipped = details.unreadable;
-            check.consumed &= !details.unstored;
-            if details.unreadable {
+        for (check, CheckDetails { letter, .. }) in verdict.checks_mut().iter_mut().zip(&self.details) {
+            check.overflowed = letter.overflowed;
+            check.stateless = letter.stateless;
+            check.skipped = letter.unreadable;
+            check.consumed &= !letter.stateless;
+            if letter.unreadable {
                 (check.outcome.remaining, check.outcome.retry_after) = (0, None);
             }
         }
@@ -311,9 +300,9 @@ impl Reply {
         &self.entries
     }
 
-    /// The state that the check at `index` was decided on.
-    pub(crate) fn state(&self, index: usize) -> Option<&StoredState> {
-        self.states.get(index).map(|(_, state)| state)
+    /// The state that the check at `index` was decided on, if there was one.
+    pub(crate) fn state(&self, index: usize) -> Option<&State> {
+        self.states.get(index)?.1.as_ref()
     }
 
     /// How long the store still keeps the state of the check at `index`, if it has a maximum TTL.
@@ -323,7 +312,7 @@ impl Reply {
 
     /// When the key of a check would have expired before this decision, in microseconds. `None` if there was no key.
     pub(crate) fn previous_expiry(&self, index: usize, check: &Check<'_>) -> Option<u64> {
-        let expiry = self.states.get(index)?.1.expiry(check.gate().limit(), self.now)?;
+        let expiry = expiry(self.state(index), check, self.now)?;
         let ttl = self.details.get(index).filter(|_| check.forget_after().is_some());
         Some(match ttl.and_then(|details| details.ttl_millis) {
             Some(millis) => self.now.as_micros().saturating_add(millis.saturating_mul(1_000)),
@@ -332,50 +321,17 @@ impl Reply {
     }
 }
 
-/// Parses the result of a check at the start of `text`, and returns the rest.
-fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredState), CheckDetails, &'t [u8])> {
-    let (letter, text) = text.split_first()?;
-    let (value, mut text) = text.split_at(text.iter().take_while(|byte| is_state_byte(**byte)).count());
-    // The script has read the state without an error, so one that cannot be decoded is a malformed reply.
+/// The state that `check` was decided on. The script has read it, so one that is not of its limit is a malformed reply.
+fn decode_state(check: &Check<'_>, found: &CheckText<'_>) -> Result<Option<State>, StoreError> {
     let limit = check.gate().limit();
-    let mut state = if value.is_empty() { StoredState::Fresh } else { StoredState::decode(limit, value)? };
-    if text.starts_with(b"h") && limit.keeps_holds() {
-        let ([held, ends, _], rest) = take_holds(text)?;
-        if held >= 1 << 53 || ends >= 1 << 54 {
-            return None;
+    let decode = || State::decode(limit, found.state).ok_or_else(malformed);
+    let state = if found.state.is_empty() { None } else { Some(decode()?) };
+    match found.holds {
+        None => Ok(state),
+        Some(HoldsText { held, ends, .. }) if limit.keeps_holds() && held < 1 << 53 && ends < 1 << 54 => {
+            Ok(Some(State::WithHolds(Box::new(StateWithHolds::from_reply(state, held, ends)))))
         }
-        (state, text) = (StoredState::WithHolds { inner: Box::new(state), held, ends }, rest);
-    }
-    let kind = letter.to_ascii_lowercase();
-    if !is_check_letter(kind) || matches!(letter, b'u' | b'P') {
-        return None;
-    }
-    let (mut taken, mut ttl_millis) = (0, None);
-    if let Some(rest) = text.strip_prefix(b"t") {
-        (taken, text) = take_number(rest)?;
-    }
-    if let Some(rest) = text.strip_prefix(b"m") {
-        let (number, rest) = take_number(rest)?;
-        (ttl_millis, text) = (Some(number), rest);
-    }
-    let details = CheckDetails {
-        overflowed: matches!(kind, b's' | b'o'),
-        // A penalty without a state admits the request, and needs none.
-        unstored: matches!(kind, b'n' | b'o') && !check.gate().is_penalty(),
-        unreadable: kind == b'u',
-        struck: kind == b'p',
-        taken,
-        ttl_millis,
-    };
-    Some(((letter.is_ascii_lowercase(), state), details, text))
-}
-
-/// Why a reservation was refused, if `text` says so.
-fn parse_refusal(text: &[u8]) -> Option<HoldRefusal> {
-    match text {
-        b"e" => Some(HoldRefusal::AlreadyEnded),
-        b"k" => Some(HoldRefusal::KeyReused),
-        _ => None,
+        Some(_) => Err(malformed()),
     }
 }
 
@@ -384,9 +340,4 @@ fn ttl_millis(check: &Check<'_>, ends: u64, now: Timestamp) -> Option<u64> {
     let max_ttl = micros(check.forget_after()?);
     let left = ends.saturating_sub(now.as_micros());
     Some(left.min(max_ttl).saturating_add(micros(CLOCK_MARGIN)) / 1_000)
-}
-
-/// Whether it is a small letter that begins the result of a check.
-const fn is_check_letter(letter: u8) -> bool {
-    matches!(letter, b'a' | b's' | b'n' | b'o' | b'u' | b'p')
 }

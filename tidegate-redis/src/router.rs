@@ -10,25 +10,25 @@ use tidegate::{StoreError, StoreErrorKind};
 use crate::address::Address;
 use crate::call::{Call, CallError, NodeRequest};
 use crate::cluster::Cluster;
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::node_factory::NodeFactory;
 use crate::options::RedisOptions;
 use crate::sentinel::Sentinel;
 use crate::slot_map::slot_of;
-use crate::store_url::{StoreUrl, Topology};
+use crate::store_url::{RedisUrl, Topology};
 use crate::timeouts::Timeouts;
 
 /// Routes calls to servers. Clones share connections.
 #[derive(Clone)]
 pub(crate) enum Router {
-    Single(Node),
+    Single(RedisNode),
     Sentinel(Arc<Sentinel>),
     Cluster(Arc<Cluster>),
 }
 
 impl Router {
     /// A router to the servers of `url`. Nothing is connected yet.
-    pub(crate) fn new(url: StoreUrl, options: &RedisOptions) -> Result<Self, StoreError> {
+    pub(crate) fn new(url: RedisUrl, options: &RedisOptions) -> Result<Self, StoreError> {
         let factory = NodeFactory::new(&url, options)?;
         Ok(match url.topology {
             Topology::Single => Self::Single(factory.first_node()),
@@ -81,7 +81,7 @@ impl Router {
     }
 
     /// Every primary, with its address where there may be several.
-    pub(crate) async fn primaries(&self, timeouts: Timeouts) -> Result<Vec<(Option<Address>, Node)>, StoreError> {
+    pub(crate) async fn primaries(&self, timeouts: Timeouts) -> Result<Vec<(Option<Address>, RedisNode)>, StoreError> {
         let primaries = match self {
             Self::Single(node) => return Ok(vec![(None, node.clone())]),
             Self::Sentinel(sentinel) => sentinel.primaries(timeouts).await?,
@@ -91,7 +91,7 @@ impl Router {
     }
 
     /// Every primary of the cached topology, without a query.
-    pub(crate) fn known_primaries(&self) -> Vec<Node> {
+    pub(crate) fn known_primaries(&self) -> Vec<RedisNode> {
         match self {
             Self::Single(node) => vec![node.clone()],
             Self::Sentinel(sentinel) => sentinel.known_primary().into_iter().collect(),

@@ -5,14 +5,14 @@
 use std::sync::LazyLock;
 
 use redis::Cmd;
-use tidegate::spi::algorithm::lua;
-use tidegate::{Algorithm, Limit};
+use tidegate::spi::algorithm::lua::{self, FUNCTIONS, LuaFunction};
 
 use crate::outbox::MAX_OUTBOX_ENTRIES;
 
 const DECIDE_ONE: &str = include_str!("scripts/decide_one.lua");
-const DECIDE_ANONYMOUS: &str = include_str!("scripts/decide_anonymous.lua");
 const DECIDE_BATCH: &str = concat!(include_str!("scripts/decide_batch.lua"), include_str!("scripts/decide_plans.lua"));
+const APPLY: &str = include_str!("scripts/apply.lua");
+const LEDGER_ENTRY: &str = include_str!("scripts/ledger_entry.lua");
 const TIME: &str = include_str!("scripts/time.lua");
 const ADJUST: &str = include_str!("scripts/adjust.lua");
 const HEARTBEAT: &str = include_str!("scripts/heartbeat.lua");
@@ -34,33 +34,13 @@ const WITH_LEDGER: &str = "local ANONYMOUS, LEDGER, checks = true, true, #KEYS /
 const NOT_FULL: &str = "local FULL = false\n";
 const FULL: &str = "local FULL = true\n";
 
-/// The limits in the order of their [algorithm numbers](algorithm_number): name, text, and how many numbers the function
-/// takes after `units` for a decision. For an adjustment, they are followed by [more](refund_numbers).
-pub(crate) const LIMITS: [(&str, &str, usize); 8] = [
-    ("token_bucket", lua::TOKEN_BUCKET, 6),
-    ("leaky_bucket", lua::LEAKY_BUCKET, 8),
-    ("fixed_window", lua::FIXED_WINDOW, 4),
-    ("sliding_log", lua::SLIDING_LOG, 4),
-    ("sliding_window", lua::SLIDING_WINDOW, 5),
-    ("concurrency", lua::CONCURRENCY, 4),
-    ("penalty", lua::PENALTY, 4),
-    ("quota", lua::QUOTA, 8),
-];
-
-/// How many numbers a limit takes after those of a decision: the position of a take in a token bucket.
-fn refund_numbers(name: &str) -> usize {
-    if name == "token_bucket" { 5 } else { 0 }
-}
-
 /// Every script of the store.
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(Scripts::compose);
 
 /// Every script, with the hash that `EVALSHA` takes.
 pub(crate) struct Scripts {
     /// `decide_one.lua` for each limit.
-    decide_one: [Script; LIMITS.len()],
-    /// `decide_anonymous.lua` for each limit.
-    decide_anonymous: [Script; LIMITS.len()],
+    decide_one: [Script; FUNCTIONS.len()],
     decide_batch: Script,
     /// `decide_batch.lua` for a server without memory.
     decide_batch_full: Script,
@@ -102,32 +82,33 @@ pub(crate) enum AdjustVariant {
 
 impl Scripts {
     fn compose() -> Self {
-        let texts: String = LIMITS.iter().map(|(_, text, _)| *text).collect();
-        let names = LIMITS.map(|(name, _, _)| name).join(", ");
-        let layouts = LIMITS.map(|(name, _, numbers)| layout(numbers + refund_numbers(name))).join(", ");
-        let all_limits = format!("{texts}{}local limits, layouts = {{ {names} }}, {{ {layouts} }}\n", lua::HOLDS);
-        let for_each_limit = |body: &str, injected_now: &str| {
-            LIMITS.map(|(name, text, numbers)| {
-                // The leaky bucket calls the token bucket.
-                let dependency = if name == "leaky_bucket" { lua::TOKEN_BUCKET } else { "" };
-                let is_bucket = name == "token_bucket";
-                let limit = format!("local limit, layout, is_bucket = {name}, {}, {is_bucket}\n", layout(numbers));
-                script("#!lua", &[dependency, text, lua::HOLDS, &limit], injected_now, body)
-            })
+        let texts = FUNCTIONS.map(|function| function.text).concat();
+        let names = FUNCTIONS.map(|function| function.name).join(", ");
+        let layouts = FUNCTIONS.map(|function| layout(function.numbers + function.refund_numbers)).join(", ");
+        let all_limits = format!("{texts}{}local limits = {{ {names} }}\n", lua::HOLDS);
+        let layouts = format!("local layouts = {{ {layouts} }}\n");
+        let decide_one = |LuaFunction { name, text, numbers, needs, .. }| {
+            let is_bucket = name == "token_bucket";
+            let limit = format!("local limit, layout, is_bucket = {name}, {}, {is_bucket}\n", layout(numbers));
+            script("#!lua", &[needs, text, lua::HOLDS, &limit], "ARGV[3]", &[DECIDE_ONE])
         };
         let adjust = |first_lines: &str| {
-            script("#!lua flags=allow-oom", &[&all_limits, first_lines], "ARGV[checks + 1]", ADJUST)
+            script(
+                "#!lua flags=allow-oom",
+                &[&all_limits, &layouts, first_lines],
+                "ARGV[checks + 1]",
+                &[LEDGER_ENTRY, ADJUST],
+            )
         };
         let max_entries = format!("local MAX_OUTBOX_ENTRIES = {MAX_OUTBOX_ENTRIES}\n");
         let decide_batch = |first_line: &str, is_full: &str| {
-            script(first_line, &[&all_limits, is_full, &max_entries], "ARGV[3]", DECIDE_BATCH)
+            script(first_line, &[&all_limits, is_full, &max_entries], "ARGV[4]", &[APPLY, LEDGER_ENTRY, DECIDE_BATCH])
         };
         let outbox = |injected_now: &str, body: &str| {
-            script("#!lua flags=allow-oom", &[], injected_now, &[LAST_ID, WRITE_STATES, body].concat())
+            script("#!lua flags=allow-oom", &[], injected_now, &[LAST_ID, WRITE_STATES, body])
         };
         Self {
-            decide_one: for_each_limit(DECIDE_ONE, "ARGV[2]"),
-            decide_anonymous: for_each_limit(DECIDE_ANONYMOUS, "ARGV[3]"),
+            decide_one: FUNCTIONS.map(decide_one),
             decide_batch: decide_batch("#!lua", NOT_FULL),
             decide_batch_full: decide_batch("#!lua flags=allow-oom", FULL),
             peek_batch: decide_batch("#!lua flags=no-writes", NOT_FULL),
@@ -136,7 +117,7 @@ impl Scripts {
                 with_routes: adjust(WITH_ROUTES),
                 with_ledger: adjust(WITH_LEDGER),
             },
-            heartbeat: script("#!lua", &[], "ARGV[4]", HEARTBEAT),
+            heartbeat: script("#!lua", &[], "ARGV[4]", &[HEARTBEAT]),
             read_outbox: outbox("ARGV[2]", READ_OUTBOX),
             read_states: outbox("ARGV[1]", READ_STATES),
             repair_states: outbox("ARGV[5]", REPAIR_STATES),
@@ -145,10 +126,9 @@ impl Scripts {
         }
     }
 
-    /// The script for a plan of one check with this [algorithm number](algorithm_number), with or without a route.
-    pub(crate) fn decide_single(&self, algorithm: usize, has_route: bool) -> &Script {
-        let scripts = if has_route { &self.decide_anonymous } else { &self.decide_one };
-        &scripts[algorithm - 1]
+    /// The script for a plan of one check with this [number](LuaFunction::number).
+    pub(crate) const fn decide_one(&self, algorithm: usize) -> &Script {
+        &self.decide_one[algorithm - 1]
     }
 
     pub(crate) const fn decide_batch(&self) -> &Script {
@@ -200,7 +180,7 @@ impl Scripts {
         let adjust = [&self.adjust.without_routes, &self.adjust.with_routes, &self.adjust.with_ledger];
         let outbox = [&self.read_outbox, &self.read_states, &self.repair_states, &self.rebuild_partition];
         let others = batches.into_iter().chain(adjust).chain(outbox).chain([&self.discard_generation, &self.heartbeat]);
-        self.decide_one.iter().chain(&self.decide_anonymous).chain(others)
+        self.decide_one.iter().chain(others)
     }
 }
 
@@ -222,31 +202,15 @@ impl Script {
     }
 }
 
-/// Composes a script. `injected_now` is the argument in which tests pass a time.
-fn script(first_line: &str, parts: &[&str], injected_now: &str, body: &str) -> Script {
+/// Composes a script: `parts`, the time, and `bodies`, which use it. `injected_now` is the argument in which tests pass a time.
+fn script(first_line: &str, parts: &[&str], injected_now: &str, bodies: &[&str]) -> Script {
     let now = format!("local now = {injected_now}\n");
-    Script::new(lua::compose(first_line, &[parts, &[&now, TIME, body]].concat()))
+    Script::new(lua::compose(first_line, &[parts, &[&now, TIME], bodies].concat()))
 }
 
 /// The `struct.unpack` format of `numbers` doubles.
 fn layout(numbers: usize) -> String {
     format!("'<{}'", "d".repeat(numbers))
-}
-
-/// The index of a limit's algorithm in the tables of the scripts, from 1.
-pub(crate) fn algorithm_number(limit: &Limit) -> usize {
-    match limit.algorithm() {
-        Algorithm::TokenBucket => 1,
-        Algorithm::LeakyBucket => 2,
-        Algorithm::FixedWindow => 3,
-        Algorithm::SlidingLog => 4,
-        Algorithm::SlidingWindow => 5,
-        Algorithm::Concurrency => 6,
-        Algorithm::Penalty => 7,
-        Algorithm::Quota => 8,
-        // A new variant of `Algorithm` comes together with its script.
-        _ => 0,
-    }
 }
 
 #[cfg(test)]
@@ -262,8 +226,9 @@ mod tests {
     use crate::outbox::LedgerPartitions;
     use crate::packed_plan::{LIMIT_BYTES, LIMIT_HEADER_BYTES, PackedPlan};
     use crate::period_clock::PackTime;
+    use tidegate::limits::{Penalty, Period, Periods};
     use tidegate::spi::{Adjustment, Check, Gate, Plan, Subject};
-    use tidegate::{Penalty, Period, Periods, Rate, Timestamp};
+    use tidegate::{Limit, Rate, Timestamp};
 
     /// The contract at the top of a script, as (label, text), with continuation lines joined.
     fn contract(text: &str) -> Vec<(String, String)> {
@@ -303,9 +268,8 @@ mod tests {
         let [repair_states, rebuild_partition] =
             [REPAIR_STATES, REBUILD_PARTITION].map(|body| body.to_owned() + WRITE_STATES);
         let bodies = [
-            (DECIDE_ONE, "ARGV[2]"),
-            (DECIDE_ANONYMOUS, "ARGV[3]"),
-            (DECIDE_BATCH, "ARGV[3]"),
+            (DECIDE_ONE, "ARGV[3]"),
+            (DECIDE_BATCH, "ARGV[4]"),
             (ADJUST, "ARGV[n+1]"),
             (HEARTBEAT, "ARGV[4]"),
             (READ_OUTBOX, "ARGV[2]"),
@@ -333,8 +297,9 @@ mod tests {
             let listed = contract(body).last().unwrap().1.split(';').count();
             let (_, fields) = body.rsplit_once(reply).unwrap();
             let fixed = fields.split(['}', ')']).next().unwrap().trim_start_matches(',').split(',').count();
+            let appended = fields.lines().next().unwrap().matches(" .. ").count();
             let per_check = body.matches(" reply[").count();
-            assert_eq!(listed, fixed + per_check, "{body}");
+            assert_eq!(listed, fixed + appended + per_check, "{body}");
         }
     }
 
@@ -353,27 +318,33 @@ mod tests {
             Limit::quota(1, Periods::utc(Period::Month)).unwrap(),
         ];
         let time = PackTime::At(Timestamp::from_micros(1_800_000_000_000_000));
-        for (limit, (name, _, numbers)) in limits.into_iter().zip(LIMITS) {
-            assert_eq!(limit.algorithm().as_str(), name);
-            assert_eq!(LIMITS[algorithm_number(&limit) - 1].0, name);
+        for (index, (limit, function)) in limits.into_iter().zip(FUNCTIONS).enumerate() {
+            let LuaFunction { name, numbers, refund_numbers, .. } = function;
+            assert_eq!((limit.algorithm().as_str(), function.number), (name, index + 1));
+            assert_eq!(lua::function(&limit).name, name);
             let gate = Gate::for_rule("r", limit);
             let check = Check::new(&gate, Subject::from_hash(1), 1);
             let plan = Plan::new([check]).unwrap();
-            let last_argument_bytes = |command: &redis::Cmd| match command.args_iter().last() {
-                Some(redis::Arg::Simple(bytes)) => bytes.len(),
-                _ => 0,
+            let argument_bytes = |command: &redis::Cmd, from_the_end: usize| {
+                let arguments: Vec<_> = command.args_iter().collect();
+                match arguments[arguments.len() - 1 - from_the_end] {
+                    redis::Arg::Simple(bytes) => bytes.len(),
+                    _ => 0,
+                }
             };
+            let last_argument_bytes = |command: &redis::Cmd| argument_bytes(command, 0);
             let packed = PackedPlan::pack("tg", &plan, &[], &time);
             let decide_one = Batch::new([&packed]).command(None, BatchMode::Decide).0;
             assert_eq!(last_argument_bytes(&decide_one), 8 * numbers);
             let other = PackedPlan::pack("tg", &plan.clone().with_peek(), &[], &time);
             let decide_batch = Batch::new([&packed, &other]).command(None, BatchMode::Decide).0;
-            assert_eq!(last_argument_bytes(&decide_batch), LIMIT_BYTES, "both plans have the same limit");
+            assert_eq!(argument_bytes(&decide_batch, 1), LIMIT_BYTES, "both plans have the same limit");
+            assert_eq!(last_argument_bytes(&decide_batch), 8, "the units of the peek");
             assert!(LIMIT_HEADER_BYTES + 8 * numbers <= LIMIT_BYTES);
             let charge = PackedAdjustment::new("tg", &Adjustment::charge(&check), OverflowRoute::default(), &time);
             let mut adjust = redis::Cmd::new();
             args::adjust(&mut adjust, [&charge].into_iter(), &LedgerPartitions::default(), None);
-            assert_eq!(last_argument_bytes(&adjust), 8 * (4 + numbers + refund_numbers(name)));
+            assert_eq!(last_argument_bytes(&adjust), 8 * (4 + numbers + refund_numbers));
         }
     }
 }

@@ -10,11 +10,11 @@ use tidegate::{StoreError, StoreErrorKind};
 use crate::address::Address;
 use crate::call::{CallError, NodeRequest};
 use crate::error::{denied, not_applied, store_error, unavailable};
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::node_error::NodeError;
 use crate::node_factory::NodeFactory;
 use crate::timeouts::Timeouts;
-use crate::topology_cache::{Generation, RefreshFuture, TopologyCache};
+use crate::topology_cache::{RefreshFuture, TopologyCache, TopologyVersion};
 
 const NO_SENTINEL: &str = "no sentinel answers at the addresses of the URL";
 
@@ -22,7 +22,7 @@ const NO_SENTINEL: &str = "no sentinel answers at the addresses of the URL";
 pub(crate) struct Sentinel {
     /// Makes the nodes of primaries.
     factory: NodeFactory,
-    sentinels: Vec<Node>,
+    sentinels: Vec<RedisNode>,
     /// Index of the sentinel that responded last, which is queried first.
     first: AtomicUsize,
     name: String,
@@ -32,7 +32,7 @@ pub(crate) struct Sentinel {
 #[derive(Clone)]
 struct Primary {
     address: Address,
-    node: Node,
+    node: RedisNode,
 }
 
 impl Sentinel {
@@ -50,43 +50,46 @@ impl Sentinel {
 
     /// Sends `call` to the primary.
     pub(crate) async fn send<R: NodeRequest>(self: &Arc<Self>, call: &R) -> Result<R::Reply, CallError> {
-        let (primary, generation) = self.primary(call.timeouts()).await?;
+        let (primary, version) = self.primary(call.timeouts()).await?;
         match call.send_to(&primary.node, false).await {
             Ok(reply) => Ok(reply),
             // Boxed, since it is rare, and every decision would be as large.
-            Err(error) => Box::pin(self.retry_on_new_primary(call, generation, error)).await,
+            Err(error) => Box::pin(self.retry_on_new_primary(call, version, error)).await,
         }
     }
 
     /// The primary, as a list of one.
-    pub(crate) async fn primaries(self: &Arc<Self>, timeouts: Timeouts) -> Result<Vec<(Address, Node)>, StoreError> {
+    pub(crate) async fn primaries(
+        self: &Arc<Self>,
+        timeouts: Timeouts,
+    ) -> Result<Vec<(Address, RedisNode)>, StoreError> {
         self.primary(timeouts).await.map(|(primary, _)| vec![(primary.address, primary.node)])
     }
 
     /// The cached primary, without a query.
-    pub(crate) fn known_primary(&self) -> Option<Node> {
+    pub(crate) fn known_primary(&self) -> Option<RedisNode> {
         self.primary.current().map(|primary| primary.node)
     }
 
-    /// Passes on the `error` of the primary of `generation`. If the call did not run there, and another server is the primary
+    /// Passes on the `error` of the primary of `version`. If the call did not run there, and another server is the primary
     /// now, sends it to that one.
     async fn retry_on_new_primary<R: NodeRequest>(
         self: &Arc<Self>,
         call: &R,
-        generation: Generation,
+        version: TopologyVersion,
         error: NodeError,
     ) -> Result<R::Reply, CallError> {
         let primary = if is_demoted(&error) {
-            self.primary.get_newer(generation, call.timeouts(), self.refresh()).await
+            self.primary.get_newer(version, call.timeouts(), self.refresh()).await
         } else if error.is_unresponsive() {
-            self.primary.mark_stale(generation);
+            self.primary.mark_stale(version);
             self.primary(call.timeouts()).await
         } else {
             return Err(CallError::from(&error));
         };
         let did_not_run = is_demoted(&error) || error.down_reason().is_some();
         match primary {
-            Ok((primary, newer)) if newer > generation && did_not_run => {
+            Ok((primary, newer)) if newer > version && did_not_run => {
                 let reply = call.send_to(&primary.node, false).await;
                 if reply.as_ref().is_err_and(|error| is_demoted(error) || error.is_unresponsive()) {
                     self.primary.mark_stale(newer);
@@ -97,7 +100,7 @@ impl Sentinel {
         }
     }
 
-    async fn primary(self: &Arc<Self>, timeouts: Timeouts) -> Result<(Primary, Generation), StoreError> {
+    async fn primary(self: &Arc<Self>, timeouts: Timeouts) -> Result<(Primary, TopologyVersion), StoreError> {
         self.primary.get(timeouts, self.refresh()).await
     }
 
@@ -129,7 +132,7 @@ impl Sentinel {
         Err(failure.unwrap_or_else(|| unavailable("the URL names no sentinel")))
     }
 
-    async fn query_sentinel(&self, sentinel: &Node, previous: Option<&Primary>) -> Result<Primary, StoreError> {
+    async fn query_sentinel(&self, sentinel: &RedisNode, previous: Option<&Primary>) -> Result<Primary, StoreError> {
         let mut query = redis::cmd("SENTINEL");
         query.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let reply = sentinel.query::<Option<(String, u16)>>(&query, self.factory.topology_timeouts()).await;
@@ -154,7 +157,7 @@ impl Sentinel {
     }
 
     /// Whether the server itself reports the role of a primary.
-    async fn is_primary(&self, node: &Node) -> Result<bool, NodeError> {
+    async fn is_primary(&self, node: &RedisNode) -> Result<bool, NodeError> {
         let reply = node.query::<Value>(&redis::cmd("ROLE"), self.factory.topology_timeouts()).await?;
         let Value::Array(fields) = reply else { return Ok(false) };
         Ok(matches!(fields.first(), Some(Value::BulkString(role)) if role == b"master"))

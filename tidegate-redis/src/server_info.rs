@@ -4,7 +4,7 @@
 use tidegate::{Clock, StoreError, StoreErrorKind, SystemClock};
 
 use crate::error::CLUSTER_MODE;
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::node_error::NodeError;
 use crate::timeouts::Timeouts;
 use crate::version;
@@ -31,7 +31,7 @@ pub(crate) struct ServerInfo {
 impl ServerInfo {
     /// Queries `node`, and rejects a server that cannot work. Without `host_clock`, clocks are not compared.
     pub(crate) async fn query(
-        node: &Node,
+        node: &RedisNode,
         is_cluster: bool,
         host_clock: Option<&SystemClock>,
         timeouts: Timeouts,
@@ -110,7 +110,7 @@ impl ServerInfo {
 }
 
 /// The value of a setting; empty where `CONFIG GET` is forbidden, as by many hosting providers.
-async fn setting(node: &Node, name: &str, timeouts: Timeouts) -> String {
+async fn setting(node: &RedisNode, name: &str, timeouts: Timeouts) -> String {
     let reply = node.query::<Vec<String>>(redis::cmd("CONFIG").arg("GET").arg(name), timeouts).await;
     reply.ok().and_then(|pair| pair.into_iter().nth(1)).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! `ServerState`: a snapshot of the connection to one server, for operators.
 
 use crate::breaker::BreakerState;
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::store::RedisStore;
 
 /// A snapshot of the connection to one server.
@@ -33,7 +33,7 @@ impl RedisStore {
     /// The state of each known primary, by address: the server of the URL, the primary behind sentinels, or the primaries
     /// of a cluster.
     pub fn server_states(&self) -> Vec<ServerState> {
-        let mut states: Vec<ServerState> = self.router.known_primaries().iter().map(Node::state).collect();
+        let mut states: Vec<ServerState> = self.router.known_primaries().iter().map(RedisNode::state).collect();
         states.sort_by(|one, other| one.address.cmp(&other.address));
         states
     }

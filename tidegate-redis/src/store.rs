@@ -190,7 +190,7 @@ impl RedisStore {
         plan: &Plan<'_>,
         routes: &[OverflowRoute<'_>],
         timeouts: Timeouts,
-    ) -> Result<(Reply, DenialTicket, Generations), CallError> {
+    ) -> Result<(Reply, DenialTicket, PlanGenerations), CallError> {
         let call = |time: PackTime<'_>| {
             let namespace = self.options.namespace.as_str();
             let packed = PackedPlan::pack(namespace, plan, routes, &time).with_ledgers(namespace, plan, &self.ledger);
@@ -272,7 +272,7 @@ impl RedisStore {
 }
 
 /// The generation of each check with a ledger, in order.
-type Generations = SmallVec<[u64; 2]>;
+type PlanGenerations = SmallVec<[u64; 2]>;
 
 /// Records in which generation takes were made, so that they go back to no other.
 fn set_generations(plan: &Plan<'_>, generations: &[u64], verdict: &mut Verdict) {

@@ -1,4 +1,4 @@
-//! `StoreUrl`: parses the URL of a store. It connects to nothing, and no error repeats the URL, which may hold a password.
+//! `RedisUrl`: parses the URL of a store. It connects to nothing, and no error repeats the URL, which may hold a password.
 //!
 //! ```text
 //! redis://[user:password@]host[:port][/database]                        one server; also redis+unix://
@@ -15,7 +15,7 @@ use tidegate::{StoreError, StoreErrorKind};
 use crate::address::Address;
 
 /// The URL of a store, parsed.
-pub(crate) struct StoreUrl {
+pub(crate) struct RedisUrl {
     pub(crate) topology: Topology,
     /// The first address, with user, password, database and TLS.
     pub(crate) info: ConnectionInfo,
@@ -45,7 +45,7 @@ struct QueryParameters {
     passthrough: String,
 }
 
-impl StoreUrl {
+impl RedisUrl {
     pub(crate) fn parse(url: &str) -> Result<Self, StoreError> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| unusable("it has no scheme such as redis://"))?;
         let (scheme, topology) = match scheme {
@@ -183,26 +183,26 @@ mod tests {
     use super::*;
     use redis::ConnectionAddr;
 
-    fn addresses(url: &StoreUrl) -> Vec<String> {
+    fn addresses(url: &RedisUrl) -> Vec<String> {
         url.addresses.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn urls_of_every_topology_are_parsed() {
-        let single = StoreUrl::parse("redis://ann:p%40ss@h/3").unwrap();
+        let single = RedisUrl::parse("redis://ann:p%40ss@h/3").unwrap();
         assert_eq!(addresses(&single), ["h:6379"]);
         let settings = single.info.redis_settings();
         assert_eq!((settings.username(), settings.password(), settings.db()), (Some("ann"), Some("p@ss"), 3));
 
         let url = "rediss+sentinel://ann:pw@a,b:7,[::1]/my%20primary/2?ca=/etc/my%20ca.pem&sentinel_password=s%26s";
-        let sentinels = StoreUrl::parse(url).unwrap();
+        let sentinels = RedisUrl::parse(url).unwrap();
         assert_eq!(addresses(&sentinels), ["a:26379", "b:7", "[::1]:26379"]);
         assert_eq!((sentinels.info.redis_settings().db(), sentinels.ca.as_deref()), (2, Some("/etc/my ca.pem")));
         assert!(matches!(sentinels.info.addr(), ConnectionAddr::TcpTls { insecure: false, .. }));
         let Topology::Sentinel { name, credentials } = sentinels.topology else { panic!("not a sentinel") };
         assert_eq!((name.as_str(), credentials.username(), credentials.password()), ("my primary", None, Some("s&s")));
 
-        let cluster = StoreUrl::parse("redis+cluster://ann:pw@a:1,b:2/").unwrap();
+        let cluster = RedisUrl::parse("redis+cluster://ann:pw@a:1,b:2/").unwrap();
         assert_eq!(addresses(&cluster), ["a:1", "b:2"]);
         assert!(matches!(cluster.topology, Topology::Cluster));
     }
@@ -222,7 +222,7 @@ mod tests {
             ("redis+cluster://:hunter2@", "connected to"),
             ("http://:hunter2@h", "connected to"),
         ] {
-            let Err(error) = StoreUrl::parse(url) else { panic!("{url} is accepted") };
+            let Err(error) = RedisUrl::parse(url) else { panic!("{url} is accepted") };
             let error = error.to_string();
             assert!(error.contains(reason) && error.contains("URL") && !error.contains("hunter2"), "{url}: {error}");
         }

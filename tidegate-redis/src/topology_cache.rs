@@ -6,9 +6,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::sync::Mutex;
 use tidegate::{StoreError, StoreErrorKind};
 use tokio::sync::Notify;
 
@@ -22,9 +23,9 @@ const REFRESH_COOLDOWN: Duration = Duration::from_millis(100);
 /// A value that is refreshed in the background once it is marked as stale.
 pub(crate) struct TopologyCache<T>(Arc<CacheInner<T>>);
 
-/// Which refresh a value came from. A caller that marks a value as stale names the generation it saw.
+/// Which refresh a value came from. A caller that marks a value as stale names the version that it saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Generation(u64);
+pub(crate) struct TopologyVersion(u64);
 
 /// A refresh: the new value, or why it failed.
 pub(crate) type RefreshFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
@@ -36,7 +37,7 @@ struct CacheInner<T> {
 
 struct CacheState<T> {
     /// The number of finished refreshes.
-    generation: Generation,
+    version: TopologyVersion,
     stale: bool,
     value: Option<T>,
     /// Why the last refresh failed.
@@ -61,7 +62,7 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
     /// An empty cache, which is stale.
     pub(crate) fn new() -> Self {
         let state = CacheState {
-            generation: Generation(0),
+            version: TopologyVersion(0),
             stale: true,
             value: None,
             failure: None,
@@ -76,54 +77,54 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
         &self,
         timeouts: Timeouts,
         refresh: impl Fn(Option<T>) -> R,
-    ) -> Result<(T, Generation), StoreError>
+    ) -> Result<(T, TopologyVersion), StoreError>
     where
         R: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         self.start_refresh(&refresh);
-        let generation = {
-            let state = self.0.lock();
+        let version = {
+            let state = self.0.state.lock();
             if state.value.is_some() || (state.failure.is_some() && !timeouts.waits_for_retry) {
                 return state.result();
             }
-            state.generation
+            state.version
         };
         // Boxed, since it is rare, and every decision would be as large.
-        Box::pin(self.wait_for_newer(generation, timeouts, refresh)).await
+        Box::pin(self.wait_for_newer(version, timeouts, refresh)).await
     }
 
-    /// A value newer than that of `generation`, which turned out to be wrong. If none arrives in time, the old one.
+    /// A value newer than that of `version`, which turned out to be wrong. If none arrives in time, the old one.
     pub(crate) async fn get_newer<R>(
         &self,
-        generation: Generation,
+        version: TopologyVersion,
         timeouts: Timeouts,
         refresh: impl Fn(Option<T>) -> R,
-    ) -> Result<(T, Generation), StoreError>
+    ) -> Result<(T, TopologyVersion), StoreError>
     where
         R: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.mark_stale(generation);
-        Box::pin(self.wait_for_newer(generation, timeouts, refresh)).await
+        self.mark_stale(version);
+        Box::pin(self.wait_for_newer(version, timeouts, refresh)).await
     }
 
-    /// Marks the value of `generation` as stale. Does nothing if it has been replaced already.
-    pub(crate) fn mark_stale(&self, generation: Generation) {
-        let mut state = self.0.lock();
-        state.stale |= state.generation == generation;
+    /// Marks the value of `version` as stale. Does nothing if it has been replaced already.
+    pub(crate) fn mark_stale(&self, version: TopologyVersion) {
+        let mut state = self.0.state.lock();
+        state.stale |= state.version == version;
     }
 
     /// The cached value, stale or not, without starting a refresh.
     pub(crate) fn current(&self) -> Option<T> {
-        self.0.lock().value.clone()
+        self.0.state.lock().value.clone()
     }
 
-    /// Waits for a refresh after `generation`, unless none can be expected in time.
+    /// Waits for a refresh after `version`, unless none can be expected in time.
     async fn wait_for_newer<R>(
         &self,
-        generation: Generation,
+        version: TopologyVersion,
         timeouts: Timeouts,
         refresh: impl Fn(Option<T>) -> R,
-    ) -> Result<(T, Generation), StoreError>
+    ) -> Result<(T, TopologyVersion), StoreError>
     where
         R: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
@@ -133,9 +134,9 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
                 changed.as_mut().enable();
                 self.start_refresh(&refresh);
                 {
-                    let state = self.0.lock();
+                    let state = self.0.state.lock();
                     let may_wait = timeouts.waits_for_retry || state.phase == RefreshPhase::Running;
-                    if state.generation > generation || !may_wait {
+                    if state.version > version || !may_wait {
                         return state.result();
                     }
                 }
@@ -145,7 +146,7 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
         if let Some(result) = timer::timeout(timeouts.setup_left(), refreshed).await {
             return result;
         }
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         if state.phase == RefreshPhase::Running {
             state.phase = RefreshPhase::Overdue;
             self.0.changed.notify_waiters();
@@ -159,7 +160,7 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
         R: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let previous = {
-            let mut state = self.0.lock();
+            let mut state = self.0.state.lock();
             if !state.stale || state.phase != RefreshPhase::Idle {
                 return;
             }
@@ -175,9 +176,9 @@ impl<T: Clone> CacheInner<T> {
     /// Stores the result of a refresh, and returns how long to cool down. Not at all after the first value: it may have
     /// changed a moment later.
     fn finish_refresh(&self, result: Result<T, StoreError>) -> Duration {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let cooldown = if state.value.is_none() && result.is_ok() { Duration::ZERO } else { REFRESH_COOLDOWN };
-        state.generation = Generation(state.generation.0 + 1);
+        state.version = TopologyVersion(state.version.0 + 1);
         state.stale = result.is_err();
         state.phase = RefreshPhase::CoolingDown;
         match result {
@@ -187,16 +188,12 @@ impl<T: Clone> CacheInner<T> {
         self.changed.notify_waiters();
         cooldown
     }
-
-    fn lock(&self) -> MutexGuard<'_, CacheState<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<T: Clone> CacheState<T> {
-    fn result(&self) -> Result<(T, Generation), StoreError> {
+    fn result(&self) -> Result<(T, TopologyVersion), StoreError> {
         match (&self.value, &self.failure) {
-            (Some(value), _) => Ok((value.clone(), self.generation)),
+            (Some(value), _) => Ok((value.clone(), self.version)),
             (None, Some(failure)) => Err(failure.clone()),
             (None, None) => {
                 Err(StoreError::new(StoreErrorKind::Unavailable, "the topology of the store is not known yet"))
@@ -207,7 +204,7 @@ impl<T: Clone> CacheState<T> {
 
 impl<T: Clone> Drop for RefreshGuard<T> {
     fn drop(&mut self) {
-        self.0.lock().phase = RefreshPhase::Idle;
+        self.0.state.lock().phase = RefreshPhase::Idle;
         self.0.changed.notify_waiters();
     }
 }
@@ -246,17 +243,17 @@ mod tests {
         let (value, second) = cache.get_newer(first, decision_timeouts(), &refresh).await.unwrap();
         assert_eq!(value, 1);
         cache.mark_stale(first);
-        assert_eq!(get().await.unwrap(), (1, second), "marking an old generation does not affect the new value");
+        assert_eq!(get().await.unwrap(), (1, second), "marking an old version does not affect the new value");
     }
 
     #[tokio::test(start_paused = true)]
     async fn refreshes_are_at_least_the_cooldown_apart() {
         let (cache, count) = (TopologyCache::new(), Arc::default());
         let refresh = counting(&count);
-        let (_, mut generation) = cache.get(decision_timeouts(), &refresh).await.unwrap();
+        let (_, mut version) = cache.get(decision_timeouts(), &refresh).await.unwrap();
         let started = timer::now();
         for _ in 0..10_000 {
-            (_, generation) = cache.get_newer(generation, decision_timeouts(), &refresh).await.unwrap();
+            (_, version) = cache.get_newer(version, decision_timeouts(), &refresh).await.unwrap();
             timer::sleep(Duration::from_millis(1)).await;
         }
         let (elapsed, count) = (started.elapsed(), count.load(Ordering::Relaxed));
@@ -276,9 +273,9 @@ mod tests {
             Timeouts { waits_for_retry: true, setup: Duration::from_secs(1), ..decision_timeouts() };
         assert_eq!(cache.get(retrying_timeouts, async |_| Ok(7)).await.unwrap().0, 7);
         // A value outlives later failures.
-        let (_, generation) = cache.get(decision_timeouts(), fail).await.unwrap();
+        let (_, version) = cache.get(decision_timeouts(), fail).await.unwrap();
         timer::sleep(REFRESH_COOLDOWN * 2).await;
-        assert_eq!(cache.get_newer(generation, decision_timeouts(), fail).await.unwrap().0, 7);
+        assert_eq!(cache.get_newer(version, decision_timeouts(), fail).await.unwrap().0, 7);
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,19 +13,6 @@ use tidegate::attributes::NormalForm;
 /// The longest token that is read, in bytes. A request with a longer one is refused.
 pub(crate) const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// A claim by which a request is judged. Tidegate reads tokens and does not verify them: a file with claims can be loaded only if it
-/// states, by listing the header of the token below `authenticated`, that the proxy or application in front does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClaimUse {
-    /// The identity that it is the value of, as in `per`: `user`, `tenant`, `claim:sub`.
-    pub identity: String,
-    /// The claim: `claim:sub`.
-    pub claim: String,
-    /// The header with the token, which must be verified before Tidegate reads it.
-    pub header: String,
-}
-
 /// The token in an `Authorization` header, found as any verifier finds it: a client must not hide its claims by a spelling of `Bearer`
 /// that the proxy in front accepts. `None` if there is another scheme.
 pub(crate) fn token(authorization: &str) -> Option<Cow<'_, str>> {

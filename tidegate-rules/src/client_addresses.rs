@@ -52,7 +52,7 @@ impl ClientAddresses {
 impl RuleFile {
     /// Who the client of a request is, by the trusted proxies of this file.
     pub fn client_addresses(&self) -> ClientAddresses {
-        let config = &self.matcher.identity_config;
+        let config = &self.compiled.matcher.identity_config;
         let name = tidegate::attributes::header_name(&config.forwarded).unwrap_or(&config.forwarded);
         ClientAddresses {
             trust: config.trust.clone(),

@@ -1,5 +1,6 @@
 //! Compiling: from [`schema_types`](crate::schema_types) to a [`CompiledFile`], with a problem for every invalid value. Mistakes
-//! that leave a file usable are left to the [lints](crate::lint).
+//! that leave a file usable are left to the lints of `tidegate-rule-tools`, those that only the whole file shows to the
+//! [checks](crate::file_checks).
 
 mod anonymous;
 mod concurrency;
@@ -23,10 +24,11 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use tidegate::Limit;
-use tidegate::attributes::EscapedSlashes;
+use tidegate::attributes::{DEFAULT_MAX_BODY_BYTES, EscapedSlashes};
 use tidegate::http::{ErrorFormat, HeaderPolicy, ResetFormat};
 use tidegate::spi::Matcher;
 
+use crate::compiled_file::CompiledFile;
 use crate::identity::Identity;
 use crate::index::Index;
 use crate::problem::{MAX_PROBLEMS, Problem};
@@ -37,8 +39,11 @@ use crate::schema_types;
 use crate::source_file::Span;
 use crate::suggest::suggest;
 
-pub(crate) use ledger::LedgerFields;
-pub(crate) use rule::{CompiledRule, PlanLimits};
+pub(crate) use identify::IdentifySpans;
+pub use rule::CompiledRule;
+
+use ledger::LedgerFields;
+use rule::PlanLimits;
 
 /// The supported version of the file format.
 const FORMAT_VERSION: u64 = 1;
@@ -46,27 +51,12 @@ const FORMAT_VERSION: u64 = 1;
 /// The size of a body without a length: the longest that axum takes by default, and more than nginx does.
 const DEFAULT_UNKNOWN_SIZE_BYTES: u64 = 2 * 1024 * 1024;
 
-/// The longest body that rules read, unless the file says otherwise: enough for a login.
-const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
-
-/// The same in a file with `cost.usage`: prompts are longer.
+/// The longest body that rules read in a file with `cost.usage`, unless it says otherwise: prompts are longer than a login, for which the
+/// default of other files is enough.
 const DEFAULT_MAX_PROMPT_BYTES: usize = 1024 * 1024;
 
 /// The range of `max_body`. Every such request is kept in memory before it is forwarded.
 const MAX_BODY_BYTES_RANGE: RangeInclusive<u64> = 1024..=16 * 1024 * 1024;
-
-/// A compiled rule file.
-#[derive(Debug)]
-pub(crate) struct CompiledFile {
-    pub(crate) matcher: RequestMatcher,
-    /// Every rule, disabled ones included.
-    pub(crate) rules: Vec<CompiledRule>,
-    pub(crate) header_policy: HeaderPolicy,
-    pub(crate) escaped_slashes: EscapedSlashes,
-    /// The positions of the exemptions.
-    pub(crate) exempt: Vec<Span>,
-    pub(crate) identify: identify::IdentifySpans,
-}
 
 /// The state of compiling: the problems so far, and the names that rules may use.
 pub(crate) struct Compiler<'p> {
@@ -80,6 +70,8 @@ pub(crate) struct Compiler<'p> {
     lost_identities: Vec<SmolStr>,
     /// Every distinct `per`, of security rules and of others, shared between rules.
     pers: HashMap<(Vec<SmolStr>, bool), Arc<[Identity]>>,
+    /// The format of refusals, if the file says something about it.
+    error_format: Option<ErrorFormat>,
 }
 
 /// Compiles a file and appends its problems. If there are errors among them, the result must not be used for requests.
@@ -91,6 +83,7 @@ pub(crate) fn compile(file: &Spanned<schema_types::RuleFileSpec>, problems: &mut
         lost_plans: file.has_lost_plan_names(),
         lost_identities: Vec::new(),
         pers: HashMap::new(),
+        error_format: error_format(file.http.error_format.as_ref()),
     };
     if !file.has_lost(&["version"]) {
         compiler.version(file.version.as_ref());
@@ -105,12 +98,6 @@ pub(crate) fn compile(file: &Spanned<schema_types::RuleFileSpec>, problems: &mut
     });
     let overrides = compiler.overrides(file);
     let mut rules: Vec<_> = file.rules.iter().filter_map(|rule| compiler.rule(rule, &identities, &overrides)).collect();
-    // What the file says precedes the default of `cost.usage`.
-    if let Some(format) = error_format(file.http.error_format.as_ref()) {
-        for rule in &mut rules {
-            _ = rule.error_format.get_or_insert(format);
-        }
-    }
     compiler.check_unique_ids(file);
     compiler.check_plan_rules(file);
     compiler.check_budgets(&rules);
@@ -151,7 +138,7 @@ pub(crate) fn compile(file: &Spanned<schema_types::RuleFileSpec>, problems: &mut
     matcher.reads = matcher.reads().into_iter().map(SmolStr::from).collect();
     let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();
     let escaped_slashes = escaped_slashes(file.identify.escaped_slashes.as_ref());
-    CompiledFile { matcher, rules, header_policy, escaped_slashes, exempt, identify }
+    CompiledFile { matcher: Arc::new(matcher), rules, header_policy, escaped_slashes, exempt, identify }
 }
 
 fn escaped_slashes(spec: Option<&Spanned<schema_types::EscapedSlashesSpec>>) -> EscapedSlashes {
@@ -233,12 +220,12 @@ impl Compiler<'_> {
         }
         header_policy
             .with_retry_after_ms(http.retry_after_ms.as_ref().is_none_or(|on| on.value))
-            .with_error_format(error_format(http.error_format.as_ref()).unwrap_or_default())
+            .with_error_format(self.error_format.unwrap_or_default())
     }
 
     fn max_body_bytes(&mut self, file: &schema_types::RuleFileSpec, rules: &[CompiledRule]) -> usize {
         let Some(at) = &file.max_body else {
-            let has_usage = rules.iter().any(|rule| rule.matcher.usage.is_some());
+            let has_usage = rules.iter().any(|rule| rule.usage.is_some());
             return if has_usage { DEFAULT_MAX_PROMPT_BYTES } else { DEFAULT_MAX_BODY_BYTES };
         };
         let bytes = at.value.0;
@@ -300,12 +287,14 @@ impl Compiler<'_> {
         for rule in rules {
             let Some(budget) = &rule.budget else { continue };
             let other = first.entry(budget).or_insert(rule);
-            let forms =
-                |rule: &CompiledRule| -> Vec<_> { rule.matcher.per.iter().map(|one| one.forms.clone()).collect() };
+            let forms = |rule: &CompiledRule| -> Vec<Vec<_>> {
+                let each = |identity: &Identity| identity.sources.iter().map(|one| one.forms.clone()).collect();
+                rule.matcher.per.iter().map(each).collect()
+            };
             if other.matcher.tenant == rule.matcher.tenant && forms(other) != forms(rule) {
                 let message = format!(
                     "this rule shares budget `{budget}` with rule `{}`, which counts in other normal forms",
-                    other.matcher.id
+                    other.id
                 );
                 let help = "give both rules the same `per` and `security`: accounts of security rules are trimmed and lower-cased";
                 self.problems.push(Problem::error("budget", message, rule.per_span.clone()).with_help(help));
@@ -313,7 +302,7 @@ impl Compiler<'_> {
             if other.matcher.tenant != rule.matcher.tenant {
                 let message = format!(
                     "this rule shares budget `{budget}` with rule `{}`, which counts by another subject",
-                    other.matcher.id
+                    other.id
                 );
                 self.problems.push(
                     Problem::error("budget", message, rule.per_span.clone())
@@ -327,10 +316,9 @@ impl Compiler<'_> {
     fn share_static_limits(&mut self, rules: &mut [CompiledRule]) {
         let mut limits_by_budget: HashMap<SmolStr, (Limit, SmolStr)> = HashMap::new();
         for rule in &*rules {
-            let (Some(budget), Some(cap)) = (&rule.budget, rule.emergency) else { continue };
-            let (known, other) =
-                limits_by_budget.entry(budget.clone()).or_insert_with(|| (cap, rule.matcher.id.clone()));
-            if *known != cap {
+            let (Some(budget), Some(limit)) = (&rule.budget, rule.static_limit) else { continue };
+            let (known, other) = limits_by_budget.entry(budget.clone()).or_insert_with(|| (limit, rule.id.clone()));
+            if *known != limit {
                 let message =
                     format!("this rule shares budget `{budget}` with rule `{other}`, which has another `static` limit");
                 let problem = Problem::error("budget", message, rule.on_failure_span.clone());
@@ -339,7 +327,9 @@ impl Compiler<'_> {
         }
         for rule in rules {
             let shared = rule.budget.as_ref().and_then(|budget| limits_by_budget.get(budget));
-            rule.emergency = rule.emergency.or(shared.map(|(cap, _)| *cap));
+            if let (None, Some((limit, _))) = (rule.static_limit, shared) {
+                rule.rule_mut().static_limit = Some(*limit);
+            }
         }
     }
 

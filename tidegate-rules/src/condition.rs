@@ -11,35 +11,34 @@ use crate::request_view::RequestView;
 
 /// The values that a request must have. An empty list matches everything.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Condition {
-    pub(crate) methods: Vec<SmolStr>,
-    pub(crate) paths: Vec<PathPattern>,
-    pub(crate) hosts: Vec<HostPattern>,
+pub struct Condition {
+    pub methods: Vec<SmolStr>,
+    pub paths: Vec<PathPattern>,
+    pub hosts: Vec<HostPattern>,
     /// Header attributes, each with the values that match; an empty list matches any value.
-    pub(crate) headers: Vec<(SmolStr, Vec<SmolStr>)>,
-    pub(crate) tenants: Vec<SmolStr>,
-    pub(crate) plans: Vec<SmolStr>,
-    pub(crate) actions: Vec<SmolStr>,
-    pub(crate) networks: Vec<IpNet>,
+    pub headers: Vec<(SmolStr, Vec<SmolStr>)>,
+    pub tenants: Vec<SmolStr>,
+    pub plans: Vec<SmolStr>,
+    pub actions: Vec<SmolStr>,
+    pub networks: Vec<IpNet>,
 }
 
 /// A host, or all of its subdomains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum HostPattern {
+pub enum HostPattern {
     Exactly(SmolStr),
     Below(SmolStr),
 }
 
-/// Why a condition does not match: the field, the wanted value, and the value of the request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConditionMismatch {
-    pub(crate) field: String,
-    pub(crate) wanted: String,
-    pub(crate) found: Option<String>,
-}
-
 impl Condition {
-    pub(crate) fn matches(&self, view: &RequestView<'_, '_>) -> bool {
+    /// How an exemption by network is written, for help.
+    pub const BY_NETWORK_HELP: &str = "otherwise match the network too: `ip: 10.0.0.0/8`";
+
+    /// How to state that a client cannot choose the host, for help.
+    pub const BY_HOST_HELP: &str =
+        "if a proxy rejects other hosts, declare it: `authenticated: [host]` below `identify`";
+
+    pub fn matches(&self, view: &RequestView<'_, '_>) -> bool {
         any(&self.methods, view.method(), |wanted, method| is_method(wanted, method))
             && any(&self.paths, view.path(), PathPattern::matches)
             && (self.hosts.is_empty() || any(&self.hosts, view.host(), HostPattern::matches))
@@ -54,61 +53,8 @@ impl Condition {
                 || view.client().is_some_and(|ip| self.networks.iter().any(|network| network.contains(&ip))))
     }
 
-    /// The first field that does not match.
-    pub(crate) fn mismatch(&self, view: &RequestView<'_, '_>) -> Option<ConditionMismatch> {
-        let mismatch_in = |field: &str, part: Self, wanted: String, found: Option<String>| {
-            (!part.matches(view)).then(|| ConditionMismatch { field: field.to_owned(), wanted, found })
-        };
-        let to_owned = |text: Option<&str>| text.map(str::to_owned);
-        let none = Self::default;
-        mismatch_in("action", Self { actions: self.actions.clone(), ..none() }, list(&self.actions), {
-            Some(view.request.action().to_owned()).filter(|action| !action.is_empty())
-        })
-        .or_else(|| {
-            let part = Self { methods: self.methods.clone(), ..none() };
-            mismatch_in("method", part, list(&self.methods), to_owned(view.method()))
-        })
-        .or_else(|| {
-            let part = Self { paths: self.paths.clone(), ..none() };
-            mismatch_in("path", part, list(&self.paths), to_owned(view.path()))
-        })
-        .or_else(|| {
-            let part = Self { hosts: self.hosts.clone(), ..none() };
-            mismatch_in("host", part, list(&self.hosts), to_owned(view.host()))
-        })
-        .or_else(|| {
-            let part = Self { tenants: self.tenants.clone(), ..none() };
-            mismatch_in("tenant", part, list(&self.tenants), to_owned(view.tenant()))
-        })
-        .or_else(|| {
-            let part = Self { plans: self.plans.clone(), ..none() };
-            mismatch_in("plan", part, list(&self.plans), to_owned(Some(view.plan()).filter(|plan| !plan.is_empty())))
-        })
-        .or_else(|| {
-            self.headers.iter().find_map(|header| {
-                let part = Self { headers: vec![header.clone()], ..none() };
-                let wanted = if header.1.is_empty() { "any value".into() } else { list(&header.1) };
-                mismatch_in(
-                    &header.0.replacen(attributes::HEADER_PREFIX, "header ", 1),
-                    part,
-                    wanted,
-                    to_owned(view.attribute(&header.0)),
-                )
-            })
-        })
-        .or_else(|| {
-            let part = Self { networks: self.networks.clone(), ..none() };
-            mismatch_in("ip", part, list(&self.networks), view.client().map(|ip| ip.to_string()))
-        })
-    }
-
-    /// Whether it says for which actions or paths it is meant.
-    pub(crate) const fn names_target(&self) -> bool {
-        !self.actions.is_empty() || !self.paths.is_empty()
-    }
-
     /// Whether every request that matches `other` is known to match this condition too.
-    pub(crate) fn covers(&self, other: &Self) -> bool {
+    pub fn covers(&self, other: &Self) -> bool {
         subset(&other.methods, &self.methods, |other, own| is_method(own, other))
             && subset(&other.paths, &self.paths, |other, own| own.covers(other))
             && subset(&other.hosts, &self.hosts, |other, own| own.covers(other))
@@ -122,19 +68,8 @@ impl Condition {
             })
     }
 
-    /// Whether a request can match both, as far as lists of values show.
-    pub(crate) fn may_overlap(&self, other: &Self) -> bool {
-        overlap(&self.methods, &other.methods, |a, b| is_method(a, b) || is_method(b, a))
-            && overlap(&self.paths, &other.paths, |a, b| a.covers(b) || b.covers(a))
-            && overlap(&self.hosts, &other.hosts, |a, b| a.covers(b) || b.covers(a))
-            && overlap(&self.tenants, &other.tenants, |a, b| a == b)
-            && overlap(&self.plans, &other.plans, |a, b| a == b)
-            && overlap(&self.actions, &other.actions, |a, b| a == b)
-            && overlap(&self.networks, &other.networks, |a, b| a.contains(b) || b.contains(a))
-    }
-
     /// Appends the attributes that the condition reads.
-    pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
+    pub fn reads(&self, names: &mut Vec<SmolStr>) {
         names.extend((!self.methods.is_empty()).then(|| attributes::METHOD.into()));
         names.extend((!self.paths.is_empty()).then(|| attributes::PATH.into()));
         names.extend((!self.hosts.is_empty()).then(|| attributes::HOST.into()));
@@ -152,7 +87,8 @@ impl HostPattern {
         }
     }
 
-    fn covers(&self, other: &Self) -> bool {
+    /// Whether it matches every host that `other` matches.
+    pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Below(own), Self::Below(other)) if own == other => true,
             (_, Self::Exactly(other) | Self::Below(other)) => self.matches(other),
@@ -170,7 +106,7 @@ impl fmt::Display for HostPattern {
 }
 
 /// Whether a method is the wanted one. `GET` includes `HEAD`, which costs a server the same work.
-pub(crate) fn is_method(wanted: &str, method: &str) -> bool {
+pub fn is_method(wanted: &str, method: &str) -> bool {
     wanted == method || (wanted == "GET" && method == "HEAD")
 }
 
@@ -182,13 +118,4 @@ fn any<T>(wanted: &[T], found: Option<&str>, is_match: impl Fn(&T, &str) -> bool
 /// Whether each of `inner` is contained in one of `outer`; an empty list stands for everything.
 fn subset<T>(inner: &[T], outer: &[T], like: impl Fn(&T, &T) -> bool) -> bool {
     outer.is_empty() || (!inner.is_empty() && inner.iter().all(|one| outer.iter().any(|other| like(one, other))))
-}
-
-/// Whether one of `left` and one of `right` are alike; an empty list stands for everything.
-fn overlap<T>(left: &[T], right: &[T], like: impl Fn(&T, &T) -> bool) -> bool {
-    left.is_empty() || right.is_empty() || left.iter().any(|one| right.iter().any(|other| like(one, other)))
-}
-
-fn list(values: &[impl fmt::Display]) -> String {
-    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -1,5 +1,7 @@
 //! `Cost`: how many units a request costs under a rule.
 
+use std::slice;
+
 use smol_str::SmolStr;
 use tidegate::spi::MAX_AMOUNT;
 
@@ -11,7 +13,7 @@ use crate::route_table::RouteTable;
 
 /// How the cost of a request is found.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Cost {
+pub enum Cost {
     /// The cost that the caller gives.
     #[default]
     Given,
@@ -23,16 +25,16 @@ pub(crate) enum Cost {
 
 /// Costs by route, else from a header or an expression, else the default.
 #[derive(Clone, Debug)]
-pub(crate) struct CostTable {
-    pub(crate) routes: RouteTable<u64>,
-    pub(crate) from: CostSource,
-    pub(crate) default: u64,
-    pub(crate) max: u64,
+pub struct CostTable {
+    pub routes: RouteTable<u64>,
+    pub from: CostSource,
+    pub default: u64,
+    pub max: u64,
 }
 
 /// Where the cost comes from if no route matches.
 #[derive(Clone, Debug)]
-pub(crate) enum CostSource {
+pub enum CostSource {
     /// The default.
     Default,
     /// A header, by its attribute name.
@@ -42,7 +44,7 @@ pub(crate) enum CostSource {
 }
 
 impl Cost {
-    pub(crate) fn units(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
+    pub fn units(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
         match self {
             Self::Given => view.request.cost(),
             Self::Fixed(cost) => *cost,
@@ -53,11 +55,8 @@ impl Cost {
     /// The names that the expression reads, if there is one.
     pub(crate) fn expression_reads(&self) -> &[SmolStr] {
         match self {
-            Self::Table(table) => match &table.from {
-                CostSource::Expression(expression) => expression.reads(),
-                CostSource::Default | CostSource::Header(_) => &[],
-            },
-            Self::Given | Self::Fixed(_) => &[],
+            Self::Table(table) if matches!(table.from, CostSource::Expression(_)) => table.from.names(),
+            _ => &[],
         }
     }
 
@@ -65,20 +64,25 @@ impl Cost {
     pub(crate) fn reads(&self, matcher: &RequestMatcher, names: &mut Vec<SmolStr>) {
         let Self::Table(table) = self else { return };
         table.routes.reads(names);
-        match &table.from {
-            CostSource::Default => {}
-            CostSource::Header(name) => names.push(name.clone()),
-            CostSource::Expression(expression) => {
-                for name in expression.reads() {
-                    match matcher.named(name) {
-                        Some(identity) => identity.reads(&matcher.identity_config, names),
-                        None => match Source::parse(name) {
-                            Ok(source) => source.reads(&matcher.identity_config, names),
-                            Err(_) => names.push(name.clone()),
-                        },
-                    }
-                }
+        for name in table.from.names() {
+            match matcher.named(name) {
+                Some(identity) => identity.reads(&matcher.identity_config, names),
+                None => match Source::parse(name) {
+                    Ok(source) => source.reads(&matcher.identity_config, names),
+                    Err(_) => names.push(name.clone()),
+                },
             }
+        }
+    }
+}
+
+impl CostSource {
+    /// The header, or the names that the expression reads.
+    pub fn names(&self) -> &[SmolStr] {
+        match self {
+            Self::Default => &[],
+            Self::Header(name) => slice::from_ref(name),
+            Self::Expression(expression) => expression.reads(),
         }
     }
 }

@@ -35,7 +35,7 @@ const MAX_DEPTH: usize = 64;
 
 /// A cost computed from attributes of the request. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Expression {
+pub struct Expression {
     cost: Arc<IntExpr>,
     reads: Arc<[SmolStr]>,
 }
@@ -74,7 +74,7 @@ impl Expression {
 
     /// The names that it reads, each once: plain names such as `tenant` and `path`, and others as sources of a rule file:
     /// `attr:rows` for `attr.rows`, which is never an identity of that name, and `request:size` for `request.size`.
-    pub(crate) fn reads(&self) -> &[SmolStr] {
+    pub fn reads(&self) -> &[SmolStr] {
         &self.reads
     }
 
@@ -82,7 +82,7 @@ impl Expression {
     /// empty text.
     ///
     /// The error never contains a value of the request.
-    pub(crate) fn evaluate<'r>(&self, value: &dyn Fn(&str) -> Option<Cow<'r, str>>) -> Result<i64, String> {
+    pub fn evaluate<'r>(&self, value: &dyn Fn(&str) -> Option<Cow<'r, str>>) -> Result<i64, String> {
         self.cost.value(value).map_err(|fault: EvalError| fault.to_string())
     }
 }

@@ -9,10 +9,10 @@ use crate::route_table::{RouteEntry, RouteTable};
 
 /// The failure policies of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FailurePolicy {
-    pub(crate) routes: RouteTable<OnFailure>,
+pub struct FailurePolicy {
+    pub routes: RouteTable<OnFailure>,
     /// For requests that no route matches.
-    pub(crate) otherwise: OnFailure,
+    pub otherwise: OnFailure,
 }
 
 impl FailurePolicy {
@@ -22,18 +22,18 @@ impl FailurePolicy {
     }
 
     /// The policy of the first route that matches a request; `None` if [`otherwise`](Self::otherwise) applies.
-    pub(crate) fn find(&self, view: &RequestView<'_, '_>) -> Option<OnFailure> {
+    pub fn find(&self, view: &RequestView<'_, '_>) -> Option<OnFailure> {
         self.routes.find(view)
     }
 
     /// Every policy with its route; the last one is for requests that no route matches.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (Option<&RouteEntry<OnFailure>>, OnFailure)> {
+    pub fn each(&self) -> impl Iterator<Item = (Option<&RouteEntry<OnFailure>>, OnFailure)> {
         let routes = self.routes.routes().iter().map(|route| (Some(route), route.value));
         routes.chain([(None, self.otherwise)])
     }
 
     /// Appends the attributes that the policies read.
-    pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
+    pub fn reads(&self, names: &mut Vec<SmolStr>) {
         self.routes.reads(names);
     }
 }

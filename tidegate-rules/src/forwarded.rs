@@ -19,7 +19,7 @@ const MAX_FORWARDED_BYTES: usize = 8 * 1024;
 
 /// Which proxies are trusted to send the client's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ProxyTrust {
+pub enum ProxyTrust {
     /// None: the peer is the client.
     None,
     /// Proxies in these networks.
@@ -30,7 +30,7 @@ pub(crate) enum ProxyTrust {
 
 /// The header that the trusted proxies write. Only this one is read; any other may come from the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ForwardedHeader {
+pub enum ForwardedHeader {
     /// `X-Forwarded-For`: addresses, one appended by each proxy.
     XForwardedFor,
     /// `Forwarded` (RFC 7239): elements, one appended by each proxy.

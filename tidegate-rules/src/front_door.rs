@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tidegate::attributes;
 
-use crate::identity::Source;
+use crate::identity::{Identity, Source};
 
 /// A way in which requests reach the rules. The names are those of logs and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,7 +56,7 @@ impl FrontDoor {
     }
 
     /// The name in a sentence.
-    pub(crate) const fn title(self) -> &'static str {
+    pub const fn title(self) -> &'static str {
         match self {
             Self::Gateway => "the gateway",
             Self::ForwardAuth => "forward-auth",
@@ -68,22 +68,22 @@ impl FrontDoor {
     }
 
     /// Whether its callers can set attributes and actions.
-    pub(crate) const fn has_application(self) -> bool {
+    pub const fn has_application(self) -> bool {
         !matches!(self, Self::Gateway | Self::ForwardAuth)
     }
 
     /// Whether it knows the size of a body, or its callers can state it. A proxy that asks forward-auth sends no body, and no length.
-    pub(crate) fn has_body_size(self) -> bool {
+    pub fn has_body_size(self) -> bool {
         self != Self::ForwardAuth
     }
 
     /// Whether it learns when a request ends, and so can hold a slot until then. Callers of the check API say so themselves.
-    pub(crate) const fn learns_of_ends(self) -> bool {
+    pub const fn learns_of_ends(self) -> bool {
         !matches!(self, Self::ForwardAuth | Self::Envoy)
     }
 
     /// Whether a request through this door can have a value of `source`.
-    pub(crate) fn has(self, source: &Source) -> bool {
+    pub fn has(self, source: &Source) -> bool {
         match source {
             Source::Action => self.has_application(),
             Source::Body(_) => self != Self::ForwardAuth,
@@ -93,6 +93,12 @@ impl FrontDoor {
             },
             _ => true,
         }
+    }
+
+    /// Whether a request through this door can have a value of the identity.
+    pub fn has_identity(self, identity: &Identity) -> bool {
+        (identity.application_attribute.is_some() && self.has_application())
+            || identity.each_source().any(|source| self.has(source))
     }
 
     fn has_header(self, name: &str) -> bool {

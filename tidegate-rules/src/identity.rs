@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use smol_str::SmolStr;
-use tidegate::RequestProblemKind;
 use tidegate::attributes::{self, NormalForm, NormalForms, names_account};
+use tidegate::spi::RequestProblemKind;
 
 use crate::forwarded::{self, ForwardedHeader, ProxyTrust};
 use crate::ip::{self, IpPrefixes};
@@ -17,7 +17,7 @@ use crate::request_view::RequestView;
 
 /// Where a value is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     /// The client's network, by the prefixes of the file.
     Ip,
     /// The client's network, with prefixes of its own.
@@ -44,84 +44,65 @@ pub(crate) enum Source {
 
 /// A named list of sources; the first one with a value is used.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
-    pub(crate) name: SmolStr,
-    pub(crate) sources: Vec<Source>,
-    /// The text of each source in the file, which is the kind of its values.
-    pub(crate) kinds: Vec<SmolStr>,
-    /// The provenance of each source.
-    pub(crate) provenances: Vec<Provenance>,
-    /// The normal forms of each source.
-    pub(crate) forms: Vec<NormalForms>,
-    /// Whether the file states the normal forms of each source.
-    pub(crate) states_forms: Vec<bool>,
+pub struct Identity {
+    pub name: SmolStr,
+    pub sources: Vec<IdentitySource>,
     /// An attribute of the application that overrides the sources.
-    pub(crate) application_attribute: Option<SmolStr>,
+    pub application_attribute: Option<SmolStr>,
     /// The normal forms of that attribute: those that the file states for the first source.
     application_forms: NormalForms,
 }
 
-/// A source as the file has it.
+/// A source of an identity, as the file has it.
 #[derive(Clone, Debug)]
-pub(crate) struct SourceEntry {
-    pub(crate) source: Source,
-    /// Its text, without normal forms.
-    pub(crate) kind: SmolStr,
-    /// The normal forms that the file states.
-    pub(crate) forms: Option<NormalForms>,
+pub struct IdentitySource {
+    pub source: Source,
+    /// Its text, without normal forms, which is the kind of its values.
+    pub kind: SmolStr,
+    pub provenance: Provenance,
+    /// The normal forms of its values.
+    pub forms: NormalForms,
+    /// Those that the file states.
+    pub stated_forms: Option<NormalForms>,
 }
 
 /// The value of an identity, with its kind.
 #[derive(Clone, Debug)]
-pub(crate) struct IdentityValue<'q> {
-    pub(crate) kind: SmolStr,
-    pub(crate) value: Cow<'q, str>,
+pub struct IdentityValue<'q> {
+    pub kind: SmolStr,
+    pub value: Cow<'q, str>,
     /// Whether it belongs to a tenant: users and keys do, addresses and constants do not.
-    pub(crate) belongs_to_tenant: bool,
+    pub belongs_to_tenant: bool,
     /// Its provenance.
-    pub(crate) provenance: Provenance,
+    pub provenance: Provenance,
     /// Further values of a cookie that came more than once. Each counts as a subject of its own.
-    pub(crate) others: Vec<String>,
+    pub others: Vec<String>,
 }
 
 /// The settings of `identify` that sources are read with.
 #[derive(Clone, Debug)]
-pub(crate) struct IdentityConfig {
-    pub(crate) trust: ProxyTrust,
-    pub(crate) forwarded_by: ForwardedHeader,
+pub struct IdentityConfig {
+    pub trust: ProxyTrust,
+    pub forwarded_by: ForwardedHeader,
     /// The attribute of the header in which proxies send the client's address.
-    pub(crate) forwarded: SmolStr,
-    pub(crate) prefixes: IpPrefixes,
+    pub forwarded: SmolStr,
+    pub prefixes: IpPrefixes,
     /// The attribute of the header with the token.
-    pub(crate) token: SmolStr,
+    pub token: SmolStr,
     /// Which value counts if a source comes more than once.
-    pub(crate) repeated: RepeatedPolicies,
+    pub repeated: RepeatedPolicies,
 }
 
 impl Identity {
     /// An identity from its sources.
-    pub(crate) fn new(name: SmolStr, entries: Vec<SourceEntry>, authenticated: &AuthenticatedNames) -> Self {
-        let application_forms = entries.first().and_then(|entry| entry.forms.clone()).unwrap_or_default();
-        let mut identity = Self {
-            name,
-            sources: Vec::new(),
-            kinds: Vec::new(),
-            provenances: Vec::new(),
-            forms: Vec::new(),
-            states_forms: Vec::new(),
-            application_attribute: None,
-            application_forms,
-        };
-        for SourceEntry { source, kind, forms } in entries {
-            let provenance = authenticated.provenance(&source);
-            identity.states_forms.push(forms.is_some());
-            let forms = source.with_credentials(forms, authenticated);
-            identity.forms.push(if provenance == Provenance::Verified { forms.of_verified() } else { forms });
-            identity.provenances.push(provenance);
-            identity.sources.push(source);
-            identity.kinds.push(kind);
-        }
-        identity
+    pub(crate) fn new(name: SmolStr, sources: Vec<IdentitySource>) -> Self {
+        let application_forms = sources.first().and_then(|first| first.stated_forms.clone()).unwrap_or_default();
+        Self { name, sources, application_attribute: None, application_forms }
+    }
+
+    /// The sources alone.
+    pub fn each_source(&self) -> impl Iterator<Item = &Source> {
+        self.sources.iter().map(|one| &one.source)
     }
 
     /// Lets an attribute of the same name, set by the application, override the sources.
@@ -131,49 +112,47 @@ impl Identity {
 
     /// The same without the sources by which a client can choose its tenant.
     pub(crate) fn authenticated_only(&self, authenticated: &AuthenticatedNames) -> Self {
-        let is_kept = |index: &usize| authenticated.authenticates_tenant(&self.sources[*index]);
-        let kept: Vec<usize> = (0..self.sources.len()).filter(is_kept).collect();
-        Self {
-            sources: kept.iter().map(|index| self.sources[*index].clone()).collect(),
-            kinds: kept.iter().map(|index| self.kinds[*index].clone()).collect(),
-            provenances: kept.iter().map(|index| self.provenances[*index]).collect(),
-            forms: kept.iter().map(|index| self.forms[*index].clone()).collect(),
-            states_forms: kept.iter().map(|index| self.states_forms[*index]).collect(),
-            ..self.clone()
-        }
+        let is_kept = |one: &&IdentitySource| authenticated.authenticates_tenant(&one.source);
+        Self { sources: self.sources.iter().filter(is_kept).cloned().collect(), ..self.clone() }
     }
 
     /// The same with further normal forms for every value.
     pub(crate) fn with_forms(mut self, further: &NormalForms) -> Self {
-        for forms in self.forms.iter_mut().chain([&mut self.application_forms]) {
+        let own = self.sources.iter_mut().map(|one| &mut one.forms);
+        for forms in own.chain([&mut self.application_forms]) {
             *forms = if further.is_empty() { NormalForms::default() } else { std::mem::take(forms).then(further) };
         }
-        self.states_forms.fill(true);
+        for one in &mut self.sources {
+            one.stated_forms.get_or_insert_default();
+        }
         self
     }
 
     /// The same in a rule against guessing: accounts without a stated form are one in all letters.
     pub(crate) fn with_account_forms(mut self) -> Self {
         let is_account = names_account(&self.name);
-        for (index, forms) in self.forms.iter_mut().enumerate() {
-            let has_form = self.states_forms[index] || !forms.is_empty() || !self.sources[index].belongs_to_tenant();
-            if !has_form && (is_account || names_account(&self.kinds[index])) {
-                *forms = NormalForms::of_account();
+        for one in &mut self.sources {
+            let has_form = one.stated_forms.is_some() || !one.forms.is_empty() || !one.source.belongs_to_tenant();
+            if !has_form && (is_account || names_account(&one.kind)) {
+                one.forms = NormalForms::of_account();
             }
         }
-        if is_account && !self.states_forms.first().is_some_and(|states| *states) {
+        if is_account && self.sources.first().is_none_or(|first| first.stated_forms.is_none()) {
             self.application_forms = NormalForms::of_account();
         }
         self
     }
 
     /// Whether each value of `fine` lies within one value of this identity.
-    pub(crate) fn covers(&self, fine: &Self) -> bool {
-        let forms =
-            |identity: &Self| identity.forms.iter().chain([&identity.application_forms]).cloned().collect::<Vec<_>>();
+    pub fn covers(&self, fine: &Self) -> bool {
         self.application_attribute == fine.application_attribute
-            && self.sources == fine.sources
-            && (forms(self) == forms(fine) || forms(fine).iter().all(NormalForms::is_empty))
+            && self.each_source().eq(fine.each_source())
+            && (self.each_form().eq(fine.each_form()) || fine.each_form().all(NormalForms::is_empty))
+    }
+
+    /// The normal forms of each source, and those of the attribute of the application.
+    pub(crate) fn each_form(&self) -> impl Iterator<Item = &NormalForms> {
+        self.sources.iter().map(|one| &one.forms).chain([&self.application_forms])
     }
 
     /// The value of the first source that has one. A cookie with several values makes the request [refused](RequestView::problem).
@@ -200,19 +179,19 @@ impl Identity {
                 others: Vec::new(),
             });
         }
-        self.sources.iter().enumerate().find_map(|(index, source)| {
-            let (value, others) = read(source)?;
-            if self.forms[index].is_ambiguous(&value) {
-                view.refuse(RequestProblemKind::Ambiguous, &self.kinds[index]);
+        self.sources.iter().find_map(|one| {
+            let (value, others) = read(&one.source)?;
+            if one.forms.is_ambiguous(&value) {
+                view.refuse(RequestProblemKind::Ambiguous, &one.kind);
             }
-            let (value, others) = normalize(&self.forms[index], value, others)?;
+            let (value, others) = normalize(&one.forms, value, others)?;
             // A single source needs no kind of its own, and the application may set the value itself.
-            let kind = if self.sources.len() == 1 { &self.name } else { &self.kinds[index] };
+            let kind = if self.sources.len() == 1 { &self.name } else { &one.kind };
             Some(IdentityValue {
                 kind: kind.clone(),
                 value,
-                belongs_to_tenant: source.belongs_to_tenant(),
-                provenance: self.provenances[index],
+                belongs_to_tenant: one.source.belongs_to_tenant(),
+                provenance: one.provenance,
                 others,
             })
         })
@@ -230,35 +209,49 @@ impl Identity {
     }
 
     /// The claim that the value comes from, if it comes from one.
-    pub(crate) fn claim_in_use(&self, view: &RequestView<'_, '_>) -> Option<&SmolStr> {
+    pub fn claim_in_use(&self, view: &RequestView<'_, '_>) -> Option<&SmolStr> {
         if self.application_value(view).is_some() {
             return None;
         }
-        let has_value = |(source, forms): (&Source, &NormalForms)| {
-            source.read(view).is_some_and(|value| !forms.apply(value).is_empty())
-        };
-        let used = self.sources.iter().zip(&self.forms).position(has_value)?;
-        matches!(self.sources[used], Source::Claim(_)).then(|| &self.kinds[used])
+        let has_value =
+            |one: &&IdentitySource| one.source.read(view).is_some_and(|value| !one.forms.apply(value).is_empty());
+        let used = self.sources.iter().find(has_value)?;
+        matches!(used.source, Source::Claim(_)).then_some(&used.kind)
     }
 
     /// The provenance if there is no value: forgeable, unless no source identifies a sender.
     pub(crate) fn provenance_if_missing(&self) -> Provenance {
-        let identifies_nobody = !self.provenances.is_empty()
-            && self.provenances.iter().all(|provenance| *provenance == Provenance::NoIdentity);
+        let identifies_nobody =
+            !self.sources.is_empty() && self.sources.iter().all(|one| one.provenance == Provenance::NoIdentity);
         if identifies_nobody { Provenance::NoIdentity } else { Provenance::Forgeable }
     }
 
     /// Whether a value may belong to a tenant.
     pub(crate) fn may_belong_to_tenant(&self) -> bool {
-        self.application_attribute.is_some() || self.sources.iter().any(Source::belongs_to_tenant)
+        self.application_attribute.is_some() || self.each_source().any(Source::belongs_to_tenant)
     }
 
     /// Appends the attributes that the identity reads.
     pub(crate) fn reads(&self, identity_config: &IdentityConfig, names: &mut Vec<SmolStr>) {
         names.extend(self.application_attribute.clone());
-        for source in &self.sources {
+        for source in self.each_source() {
             source.reads(identity_config, names);
         }
+    }
+}
+
+impl IdentitySource {
+    /// A source with the normal forms that the file states.
+    pub(crate) fn new(
+        source: Source,
+        kind: &str,
+        stated_forms: Option<NormalForms>,
+        authenticated: &AuthenticatedNames,
+    ) -> Self {
+        let provenance = authenticated.provenance(&source);
+        let forms = source.with_credentials(stated_forms.clone(), authenticated);
+        let forms = if provenance == Provenance::Verified { forms.of_verified() } else { forms };
+        Self { source, kind: kind.into(), provenance, forms, stated_forms }
     }
 }
 
@@ -291,7 +284,7 @@ impl Source {
     }
 
     /// Whether values of this source belong to a tenant.
-    pub(crate) fn belongs_to_tenant(&self) -> bool {
+    pub fn belongs_to_tenant(&self) -> bool {
         match self {
             Self::Ip | Self::Net(_) | Self::Path | Self::Host | Self::Action | Self::Constant(_) => false,
             Self::Attribute(name) => name != attributes::METHOD,
@@ -327,7 +320,7 @@ impl Source {
     }
 
     /// Parses a source; the error says what is wrong.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let named = |name: &str| {
             let fits = !name.is_empty() && name.len() <= 128 && !name.contains(char::is_whitespace);
             if fits { Ok(SmolStr::new(name)) } else { Err(format!("`{text}` needs a name after the colon")) }

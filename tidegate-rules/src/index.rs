@@ -15,14 +15,14 @@ use crate::path_tree::PathTree;
 use crate::request_view::RequestView;
 
 /// Indices of the rules found for a request: few for most requests.
-pub(crate) type RuleIndices = SmallVec<[u32; 8]>;
+pub type RuleIndices = SmallVec<[u32; 8]>;
 
 /// The indices of the rules with a value of one field.
 type RulesByValue = HashMap<SmolStr, SmallVec<[u32; 1]>>;
 
 /// Finds candidates; their [`Condition`] decides whether they apply.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub struct Index {
     actions: RulesByValue,
     paths: PathTree,
     has_paths: bool,

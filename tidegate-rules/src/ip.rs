@@ -13,7 +13,7 @@ const MAX_ADDRESS_BYTES: usize = 128;
 /// The prefix lengths that make an address a subject. A client with an IPv6 address usually has its whole /64, so a limit per
 /// full address would have no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IpPrefixes {
+pub struct IpPrefixes {
     v4: u8,
     v6: u8,
 }

@@ -1,5 +1,5 @@
-//! Rate limits in a YAML file: loads the file into a [`RuleSet`](tidegate::RuleSet), reports every problem with its position,
-//! lints it, explains what it does to a request, and runs tests for it.
+//! Rate limits in a YAML file: loads the file into a [`RuleSet`](tidegate::RuleSet), and reports every problem with its position.
+//! `tidegate-rule-tools` lints it, explains what it does to a request, and runs tests for it.
 //!
 //! ```
 //! use tidegate::{Limiter, MemoryStore, Request};
@@ -23,7 +23,7 @@
 //!
 //! ```text
 //! text ──▶ read ──▶ schema_types ──▶ compile ──▶ RuleFile { RuleSet, HeaderPolicy }   every problem with its position
-//!                                       └── lint
+//!                                       └── file_checks
 //! Request ──▶ index ──▶ condition ──▶ identity, cost ──▶ Match ──▶ Plan (in `tidegate`)
 //! ```
 //!
@@ -31,10 +31,8 @@
 //! `tidegate`. The modules that identify a subject (`forwarded`, `ip`, `path`, `claims`, `query`, `expression`) do not depend on rules.
 //!
 //! - Loading: [`RuleFile`], [`Report`] of [`Problem`]s, [`schema`] for editors, and [`yaml`], the reader for other files.
-//! - Explaining: [`RuleFile::explain`] returns an [`Explanation`] with a [`Timeline`]; [`SampleRequest`] describes a request
-//!   in a test or on a command line.
-//! - Checking a deployment: [`RuleFile::checklist`], and [`RuleFile::door_gaps`] for each [`FrontDoor`].
-//! - Testing: [`run_tests`] returns a [`TestRun`]; [`test_schema`] is for editors.
+//! - Describing a request in a test, a call or on a command line: [`RequestDescription`].
+//! - Comparing: [`RuleFile::changes_since`].
 //!
 //! Rules read the attributes that [`RuleSet::reads`](tidegate::RuleSet::reads) lists: `method`, `path`, `query`, `host`, `ip`
 //! (the address of the peer), `header:NAME`, `body`, and those that the application sets.
@@ -44,6 +42,7 @@ mod source_file;
 pub use problem::{MAX_PROBLEMS, Problem, Report, Severity};
 mod quantity;
 pub use quantity::parse_duration;
+#[allow(missing_docs, reason = "only `internals` shows it")]
 mod read;
 mod schema;
 mod suggest;
@@ -53,8 +52,11 @@ pub use sanitize::sanitize;
 mod schema_types;
 pub mod yaml;
 pub use schema::schema;
+#[allow(missing_docs, reason = "only `internals` shows it")]
 mod compile;
-mod lint;
+#[allow(missing_docs, reason = "only `internals` shows it")]
+mod compiled_file;
+mod file_checks;
 mod rule_file;
 pub use rule_file::RuleFile;
 mod rule_changes;
@@ -62,34 +64,21 @@ pub use rule_changes::RuleChanges;
 mod rule_subjects;
 pub use rule_subjects::SubjectStatus;
 mod client_addresses;
-mod no_rule;
 pub use client_addresses::ClientAddresses;
-mod describe_limit;
-pub use describe_limit::{describe_ledger, describe_limit};
-mod explain;
-pub use explain::{
-    Explanation, LedgerExplanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation, RuleStatus,
-    SubjectPart,
-};
 mod front_door;
 pub use front_door::FrontDoor;
-mod door_gaps;
-pub use door_gaps::{DoorGap, GapEffect};
-mod checklist;
-pub use checklist::{ChecklistItem, ChecklistState, Deployment};
-mod timeline;
-pub use timeline::{Timeline, TimelineDenial, TimelinePoint};
-mod sample_request;
-pub use sample_request::{SampleAttributes, SampleError, SampleRequest};
-mod testing;
-pub use testing::{RuleCoverage, TestFailure, TestOutcome, TestRun, run_tests, test_schema};
+mod request_description;
+pub use request_description::{RequestDescription, RequestDescriptionError};
 mod claims;
-pub use claims::ClaimUse;
+#[allow(missing_docs, reason = "only `internals` shows it")]
 mod condition;
+#[allow(missing_docs, reason = "only `internals` shows it")]
 mod cost;
 mod expression;
+#[allow(missing_docs, reason = "only `internals` shows it")]
 mod failure_policy;
 mod forwarded;
+#[allow(missing_docs, reason = "only `internals` shows it")]
 mod identity;
 mod index;
 mod ip;
@@ -98,17 +87,19 @@ mod path;
 mod path_tree;
 mod provenance;
 mod query;
+#[allow(missing_docs, reason = "only `internals` shows it")]
 mod repeated;
+#[allow(missing_docs, reason = "only `internals` shows it")]
 mod request_matcher;
+#[allow(missing_docs, reason = "only `internals` shows it")]
 mod request_view;
+#[allow(missing_docs, reason = "only `internals` shows it")]
 mod route_table;
+
+#[doc(hidden)]
+pub mod internals;
 
 /// Runs the example of the reference as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/rules.md")]
 struct Reference;
-
-/// Runs the examples of the page about tests as doctests.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/testing-limits.md")]
-struct TestingLimits;

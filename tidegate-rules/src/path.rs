@@ -13,14 +13,14 @@ const MAX_SEGMENTS: usize = 64;
 
 /// A pattern for paths: literal segments, `{name}` for any one segment, a final `*` for everything below.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PathPattern {
+pub struct PathPattern {
     written: SmolStr,
     segments: Vec<Segment>,
 }
 
 /// What a segment of a path must match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Segment {
+pub enum Segment {
     /// This text, in its normal form.
     Literal(SmolStr),
     /// Any one segment.
@@ -89,7 +89,7 @@ impl PathPattern {
     }
 
     /// The segments, in order.
-    pub(crate) fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
@@ -99,7 +99,7 @@ impl PathPattern {
     }
 
     /// Whether it matches a path, which must be in a normal form: one of its [readings](tidegate::attributes::PathReadings).
-    pub(crate) fn matches(&self, normal_path: &str) -> bool {
+    pub fn matches(&self, normal_path: &str) -> bool {
         if self.is_everything() {
             return true;
         }
@@ -121,7 +121,7 @@ impl PathPattern {
     }
 
     /// Whether it matches every path that `other` matches.
-    pub(crate) fn covers(&self, other: &Self) -> bool {
+    pub fn covers(&self, other: &Self) -> bool {
         if self.is_everything() || other.is_everything() {
             return self.is_everything();
         }

@@ -49,7 +49,8 @@ impl Problem {
         Self { severity: Severity::Warning, ..Self::error(code, message, span) }
     }
 
-    pub(crate) fn note(code: &'static str, message: impl Into<String>, span: Span) -> Self {
+    /// Something worth knowing.
+    pub fn note(code: &'static str, message: impl Into<String>, span: Span) -> Self {
         Self { severity: Severity::Note, ..Self::error(code, message, span) }
     }
 
@@ -59,7 +60,8 @@ impl Problem {
         self
     }
 
-    pub(crate) fn set_help(&mut self, help: impl Into<String>) {
+    /// The same for a problem in place.
+    pub fn set_help(&mut self, help: impl Into<String>) {
         self.help = Some(help.into());
     }
 
@@ -94,16 +96,6 @@ impl Report {
         Self { source: source.clone(), problems }
     }
 
-    /// The same report with further problems.
-    pub(crate) fn with_problems(&self, further: impl Iterator<Item = Problem>) -> Self {
-        Self::new(&self.source, self.problems.iter().cloned().chain(further).collect())
-    }
-
-    /// A report of the same file with only these problems.
-    pub(crate) fn with_only(&self, problems: impl Iterator<Item = Problem>) -> Self {
-        Self::new(&self.source, problems.collect())
-    }
-
     /// A report of a file that could not be read at all.
     pub fn unreadable(name: &str, reason: &str) -> Self {
         Self::new(&SourceFile::new(name, ""), vec![Problem::error("unreadable", reason, 0..0)])
@@ -122,6 +114,11 @@ impl Report {
     /// The line and column where a problem begins, both from 1.
     pub fn position(&self, problem: &Problem) -> (usize, usize) {
         self.source.position(problem.span.start)
+    }
+
+    /// The file, for further problems.
+    pub(crate) const fn source(&self) -> &SourceFile {
+        &self.source
     }
 
     /// Whether the file cannot be used.

@@ -10,7 +10,7 @@ use crate::identity::Source;
 
 /// Where a value comes from, and who could have chosen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Provenance {
+pub enum Provenance {
     /// Set or verified by a proxy in front of us, or set by the application.
     Verified,
     /// A network address: it cannot be forged, but one client may have many.
@@ -26,7 +26,7 @@ pub(crate) enum Provenance {
 /// Names of values that a client cannot forge, in lower case: headers by name, others as `query:key`, `cookie:session`,
 /// `host`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AuthenticatedNames {
+pub struct AuthenticatedNames {
     names: HashSet<SmolStr>,
     /// Whether the header with the token is one of them. Tokens are never verified here, so its claims are verified only then.
     has_verified_token: bool,
@@ -44,7 +44,7 @@ impl AuthenticatedNames {
     }
 
     /// Whether the file states that the token is verified in front of Tidegate.
-    pub(crate) const fn has_verified_token(&self) -> bool {
+    pub const fn has_verified_token(&self) -> bool {
         self.has_verified_token
     }
 
@@ -54,12 +54,12 @@ impl AuthenticatedNames {
     }
 
     /// Whether `name` is listed, regardless of case.
-    pub(crate) fn contains(&self, name: &str) -> bool {
+    pub fn contains(&self, name: &str) -> bool {
         self.names.contains(name.to_ascii_lowercase().as_str())
     }
 
     /// Whether a client cannot choose the tenant that a source names: it is listed, the application sets it, or it is always the same.
-    pub(crate) fn authenticates_tenant(&self, source: &Source) -> bool {
+    pub fn authenticates_tenant(&self, source: &Source) -> bool {
         match source {
             Source::Host => self.contains(attributes::HOST),
             Source::Action | Source::Constant(_) => true,
@@ -68,7 +68,7 @@ impl AuthenticatedNames {
     }
 
     /// The provenance of a source's values.
-    pub(crate) fn provenance(&self, source: &Source) -> Provenance {
+    pub fn provenance(&self, source: &Source) -> Provenance {
         let verified = |is: bool| if is { Provenance::Verified } else { Provenance::Forgeable };
         match source {
             Source::Ip | Source::Net(_) => Provenance::Address,
@@ -86,6 +86,22 @@ impl AuthenticatedNames {
             Source::Body(_) => Provenance::BodyField,
         }
     }
+}
+
+/// The help on how to declare sources as authenticated.
+pub fn how_to_authenticate<'s>(sources: impl IntoIterator<Item = &'s Source>) -> String {
+    let listed = |source: &Source| match source {
+        Source::Attribute(name) => Some(attributes::header_name(name).unwrap_or(name).to_owned()),
+        Source::Query(name) => Some(format!("query:{name}")),
+        Source::Cookie(name) => Some(format!("cookie:{name}")),
+        Source::Host => Some(attributes::HOST.to_owned()),
+        _ => None,
+    };
+    let Some(listed) = sources.into_iter().map(listed).collect::<Option<Vec<_>>>() else {
+        return "let a proxy verify it and send it as a header".to_owned();
+    };
+    let listed = listed.join(", ");
+    format!("if a proxy sets or verifies it, declare it: `authenticated: [{listed}]` below `identify`")
 }
 
 #[cfg(test)]

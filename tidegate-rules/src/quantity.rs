@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
+use tidegate::Rate;
+use tidegate::limits::Window;
 use tidegate::spi::{MAX_AMOUNT, MAX_WINDOW};
-use tidegate::{Rate, Window};
 
 /// The longest text that is parsed, so that every error can quote it.
 const MAX_TEXT_BYTES: usize = 64;
@@ -112,7 +113,7 @@ pub(crate) fn parse_rate(text: &str) -> Result<Rate, String> {
 }
 
 /// Parses a rate and the burst of a static limit, which is the amount as written: 600 for `600/m`.
-pub(crate) fn parse_cap(text: &str) -> Result<(u64, Rate), String> {
+pub(crate) fn parse_static_limit(text: &str) -> Result<(u64, Rate), String> {
     let rate = parse_rate(text)?;
     let (number, factor) = amount_of(amount_and_time(text)?.0).map_err(|problem| format!("{problem}; {RATE_HELP}"))?;
     let whole = || {
@@ -154,7 +155,7 @@ pub(crate) fn parse_grace(text: &str, amount: u64) -> Result<u64, String> {
 }
 
 /// Formats a duration as [`parse_duration`] reads it, exact to the microsecond: `1m30s`, `100ms`, `1250us`.
-pub(crate) fn format_duration(span: Duration) -> String {
+pub fn format_duration(span: Duration) -> String {
     let mut rest = span.as_micros();
     let finest = if rest.is_multiple_of(1000) { ("ms", 1000) } else { ("us", 1) };
     let units = [("d", DAY_MICROS), ("h", HOUR_MICROS), ("m", MINUTE_MICROS), ("s", SECOND_MICROS), finest];
@@ -168,7 +169,7 @@ pub(crate) fn format_duration(span: Duration) -> String {
 }
 
 /// Formats a window: `1m30s`, `calendar month (UTC)`.
-pub(crate) fn format_window(window: Window) -> String {
+pub fn format_window(window: Window) -> String {
     match (window, window.duration()) {
         (_, Some(span)) => format_duration(span),
         (Window::MONTH, _) => "calendar month (UTC)".into(),
@@ -177,7 +178,7 @@ pub(crate) fn format_window(window: Window) -> String {
 }
 
 /// Formats a rate as [`parse_rate`] reads it: in the shortest of s, m, h and d with an integer amount, else as `7/45s`.
-pub(crate) fn format_rate(rate: Rate) -> String {
+pub fn format_rate(rate: Rate) -> String {
     let (amount, period) = (u128::from(rate.amount()), rate.period().as_micros());
     for (unit, length) in [("s", SECOND_MICROS), ("m", MINUTE_MICROS), ("h", HOUR_MICROS), ("d", DAY_MICROS)] {
         let units = amount * u128::from(length);

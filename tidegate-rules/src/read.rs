@@ -10,7 +10,8 @@ mod node;
 mod spanned;
 mod yaml;
 
-pub(crate) use deserializer::decode;
+pub use deserializer::decode;
 pub use node::{Node, NodeKind};
-pub(crate) use spanned::{OneOrMany, Required, Spanned};
-pub(crate) use yaml::parse;
+pub(crate) use spanned::Required;
+pub use spanned::{OneOrMany, Spanned};
+pub use yaml::parse;

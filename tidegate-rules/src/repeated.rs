@@ -9,7 +9,7 @@ pub(crate) const MAX_REPEATED_VALUES: usize = 4;
 
 /// Which value counts if a source comes more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum RepeatedPolicy {
+pub enum RepeatedPolicy {
     /// None: the request is refused. Of a cookie, each value counts.
     #[default]
     Reject,
@@ -21,14 +21,14 @@ pub(crate) enum RepeatedPolicy {
 
 /// The policy of each source.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RepeatedPolicies {
+pub struct RepeatedPolicies {
     pub(crate) otherwise: RepeatedPolicy,
     /// By the text of the source, with headers in lower case: `header:x-api-key`, `query:account`, `cookie:session`.
     pub(crate) by_source: HashMap<SmolStr, RepeatedPolicy>,
 }
 
 impl RepeatedPolicy {
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Reject => "reject",
             Self::First => "first",

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
-use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo};
-use tidegate::{OnMissing, Request, RequestProblem, RequestProblemKind, UsageKind, attributes};
+use tidegate::rules::OnMissing;
+use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher, RequestMemo, RequestProblemKind};
+use tidegate::{Request, RequestProblem, Rule, RuleMode, attributes};
 
 use crate::condition::Condition;
 use crate::cost::Cost;
@@ -24,54 +25,51 @@ const BODY_PREFIX: &str = "body:";
 
 /// The part of a rule file that requests are matched with.
 #[derive(Debug)]
-pub(crate) struct RequestMatcher {
-    pub(crate) identity_config: IdentityConfig,
-    pub(crate) identities: Vec<Identity>,
-    pub(crate) tenant: Identity,
+pub struct RequestMatcher {
+    pub identity_config: IdentityConfig,
+    pub identities: Vec<Identity>,
+    pub tenant: Identity,
     /// The authenticated sources of the tenant. It alone scopes subjects and selects plans.
-    pub(crate) scope: Identity,
-    pub(crate) plan: Identity,
-    pub(crate) plan_of_tenant: HashMap<SmolStr, SmolStr>,
-    pub(crate) default_plan: SmolStr,
-    pub(crate) exempt: Vec<Condition>,
+    pub scope: Identity,
+    pub plan: Identity,
+    pub plan_of_tenant: HashMap<SmolStr, SmolStr>,
+    pub default_plan: SmolStr,
+    pub exempt: Vec<Condition>,
     /// The rules that each exemption is limited to; `None` for all rules.
-    pub(crate) exempt_rules: Vec<Option<HashSet<SmolStr>>>,
-    pub(crate) exempt_index: Index,
-    pub(crate) exempt_rest: Vec<Option<Box<Condition>>>,
+    pub exempt_rules: Vec<Option<HashSet<SmolStr>>>,
+    pub exempt_index: Index,
+    pub exempt_rest: Vec<Option<Box<Condition>>>,
     /// The rules that are not disabled, in the order of the file.
-    pub(crate) rules: Vec<RuleMatcher>,
-    pub(crate) index: Index,
+    pub rules: Vec<RuleMatcher>,
+    pub index: Index,
     /// The size of a body whose length is not known, in bytes.
-    pub(crate) unknown_size: u64,
+    pub unknown_size: u64,
     /// The longest body that is read. A request with a longer one is refused.
-    pub(crate) max_body_bytes: usize,
+    pub max_body_bytes: usize,
     /// The attributes that the file reads.
-    pub(crate) reads: HashSet<SmolStr>,
+    pub reads: HashSet<SmolStr>,
     /// The fields of a body that the file reads.
-    pub(crate) body_fields: Vec<SmolStr>,
+    pub body_fields: Vec<SmolStr>,
 }
 
 /// The part of a rule that requests are matched with.
 #[derive(Clone, Debug)]
-pub(crate) struct RuleMatcher {
-    pub(crate) id: SmolStr,
-    pub(crate) condition: Box<Condition>,
+pub struct RuleMatcher {
+    pub rule: Arc<Rule>,
+    pub condition: Box<Condition>,
     /// The part of the condition that the index does not check; `None` for most rules.
-    pub(crate) rest: Option<Box<Condition>>,
+    pub rest: Option<Box<Condition>>,
     /// What the rule counts by, except for the tenant. Shared between rules with the same `per`.
-    pub(crate) per: Arc<[Identity]>,
-    pub(crate) tenant: TenantUse,
-    pub(crate) cost: Cost,
-    /// The tokens of a language model that are the actual cost.
-    pub(crate) usage: Option<UsageKind>,
-    pub(crate) on_failure: FailurePolicy,
-    pub(crate) on_missing: OnMissing,
-    pub(crate) is_shadow: bool,
+    pub per: Arc<[Identity]>,
+    pub tenant: TenantUse,
+    pub cost: Cost,
+    /// What applies while the store fails, to requests of some routes in place of what the rule says.
+    pub on_failure: FailurePolicy,
 }
 
 /// How a rule uses the tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TenantUse {
+pub enum TenantUse {
     /// Not at all.
     No,
     /// Separates the subjects of two tenants.
@@ -82,18 +80,18 @@ pub(crate) enum TenantUse {
 
 /// The subject of a request under a rule: the tenant if the rule uses it, and the value of each identity.
 #[derive(Clone, Debug)]
-pub(crate) struct RuleSubject<'q> {
-    pub(crate) tenant: Option<String>,
-    pub(crate) identities: SmallVec<[Option<IdentityValue<'q>>; 1]>,
+pub struct RuleSubject<'q> {
+    pub tenant: Option<String>,
+    pub identities: SmallVec<[Option<IdentityValue<'q>>; 1]>,
     /// Whether no part of it is authenticated.
-    pub(crate) anonymous: bool,
+    pub anonymous: bool,
     /// The address that it is or contains, or the first one of its network.
-    pub(crate) address: Option<IpAddr>,
+    pub address: Option<IpAddr>,
 }
 
 impl RequestMatcher {
     /// The exemptions that apply to a request, up to the first one from all rules.
-    pub(crate) fn exemptions(&self, view: &RequestView<'_, '_>) -> RuleIndices {
+    pub fn exemptions(&self, view: &RequestView<'_, '_>) -> RuleIndices {
         let mut candidates = RuleIndices::new();
         self.exempt_index.candidates(view, &mut candidates);
         let mut is_exempt = false;
@@ -107,12 +105,12 @@ impl RequestMatcher {
     }
 
     /// The first of these exemptions that is from all rules.
-    pub(crate) fn exemption_from_all(&self, exemptions: &[u32]) -> Option<usize> {
+    pub fn exemption_from_all(&self, exemptions: &[u32]) -> Option<usize> {
         exemptions.iter().map(|index| *index as usize).find(|index| self.exempt_rules[*index].is_none())
     }
 
     /// The first of these exemptions that is from this rule.
-    pub(crate) fn exemption_from(&self, rule: &str, exemptions: &[u32]) -> Option<usize> {
+    pub fn exemption_from(&self, rule: &str, exemptions: &[u32]) -> Option<usize> {
         let is_from = |index: &usize| self.exempt_rules[*index].as_ref().is_none_or(|rules| rules.contains(rule));
         exemptions.iter().map(|index| *index as usize).find(is_from)
     }
@@ -134,7 +132,8 @@ impl RequestMatcher {
     /// The fields of a body that identities and costs read, each once.
     pub(crate) fn find_body_fields(&self) -> Vec<SmolStr> {
         let per = self.rules.iter().flat_map(|rule| rule.per.iter());
-        let sources = self.identities.iter().chain([&self.tenant, &self.plan]).chain(per).flat_map(|one| &one.sources);
+        let sources =
+            self.identities.iter().chain([&self.tenant, &self.plan]).chain(per).flat_map(Identity::each_source);
         let by_source = sources.filter_map(|source| if let Source::Body(name) = source { Some(&**name) } else { None });
         let by_cost = self.rules.iter().flat_map(|rule| rule.cost.expression_reads());
         let mut names: Vec<SmolStr> =
@@ -145,7 +144,7 @@ impl RequestMatcher {
     }
 
     /// An identity by its name.
-    pub(crate) fn named(&self, name: &str) -> Option<&Identity> {
+    pub fn named(&self, name: &str) -> Option<&Identity> {
         self.identities.iter().find(|identity| identity.name == name)
     }
 
@@ -170,7 +169,7 @@ impl RequestMatcher {
 
 impl RuleMatcher {
     /// The subject of a request.
-    pub(crate) fn subject<'q>(&self, view: &RequestView<'_, 'q>) -> RuleSubject<'q> {
+    pub fn subject<'q>(&self, view: &RequestView<'_, 'q>) -> RuleSubject<'q> {
         let find = |identity: &Identity| match identity.name.as_str() {
             // A plan may come from the tenant; all requests of one plan share the limit that is counted by it.
             "plan" if view.plan().is_empty() => None,
@@ -205,12 +204,12 @@ impl RuleMatcher {
     /// The first part that a request lacks, if the rule refuses the request then. A plan identifies nobody, and a part that comes from the
     /// body is not missing before the body is read.
     fn refused_part<'r>(&'r self, subject: &'r RuleSubject<'_>, view: &RequestView<'_, '_>) -> Option<&'r str> {
-        if self.on_missing != OnMissing::Error || self.is_shadow {
+        if self.rule.on_missing != OnMissing::Error || self.is_shadow() {
             return None;
         }
         let may_follow = |identity: &Identity| {
             view.request.attribute(attributes::BODY).is_none()
-                && identity.sources.iter().any(|source| matches!(source, Source::Body(_)))
+                && identity.each_source().any(|source| matches!(source, Source::Body(_)))
         };
         let part = |name: &str| match name {
             attributes::TENANT => Some(&view.matcher.tenant),
@@ -245,11 +244,17 @@ impl RuleMatcher {
         provenances.peek().is_some() && provenances.all(|provenance| provenance != Provenance::Verified)
     }
 
-    /// The names of the parts of a subject, in the order of [`RuleSubject::values`].
-    pub(crate) fn names(&self) -> Vec<SmolStr> {
-        let tenant = (self.tenant != TenantUse::No).then(|| SmolStr::new("tenant"));
-        let each =
-            self.per.iter().flat_map(|identity| [format_smolstr!("{}:kind", identity.name), identity.name.clone()]);
+    /// Whether the rule is in shadow mode.
+    fn is_shadow(&self) -> bool {
+        self.rule.mode == RuleMode::Shadow
+    }
+}
+
+impl TenantUse {
+    /// The names of the parts of a subject of `per`, in the order of [`RuleSubject::values`].
+    pub(crate) fn subject_names(self, per: &[Identity]) -> Vec<SmolStr> {
+        let tenant = (self != Self::No).then(|| SmolStr::new("tenant"));
+        let each = per.iter().flat_map(|identity| [format_smolstr!("{}:kind", identity.name), identity.name.clone()]);
         tenant.into_iter().chain(each).collect()
     }
 }
@@ -278,8 +283,8 @@ impl RuleSubject<'_> {
         subject
     }
 
-    /// A value for each of the rule's [names](RuleMatcher::names).
-    pub(crate) fn values(&self, rule: &RuleMatcher) -> SmallVec<[Option<&str>; 4]> {
+    /// A value for each of the [names](TenantUse::subject_names).
+    pub fn values(&self, rule: &RuleMatcher) -> SmallVec<[Option<&str>; 4]> {
         let mut values = SmallVec::new();
         if rule.tenant != TenantUse::No {
             values.push(self.tenant.as_deref());
@@ -312,7 +317,7 @@ impl Matcher for RequestMatcher {
         candidates.retain(|index| self.rules[*index as usize].rest.as_ref().is_none_or(|rest| rest.matches(&view)));
         if !candidates.is_empty() {
             let exemptions = self.exemptions(&view);
-            candidates.retain(|index| self.exemption_from(&self.rules[*index as usize].id, &exemptions).is_none());
+            candidates.retain(|index| self.exemption_from(&self.rules[*index as usize].rule.id, &exemptions).is_none());
         }
         if candidates.is_empty() {
             let body_use = view.take_body_use(BodyNeed::Enforced);
@@ -327,10 +332,10 @@ impl Matcher for RequestMatcher {
                 view.refuse(RequestProblemKind::Missing, name);
             }
             let cost = rule.cost.units(&view, self);
-            if rule.usage.is_some() {
+            if rule.rule.usage.is_some() {
                 view.need_body();
             }
-            let need = if rule.is_shadow { BodyNeed::Shadow } else { BodyNeed::Enforced };
+            let need = if rule.is_shadow() { BodyNeed::Shadow } else { BodyNeed::Enforced };
             body_use = body_use.unite(view.take_body_use(need));
             let others = subject.others();
             if others.len() >= MAX_REPEATED_VALUES {
@@ -364,7 +369,7 @@ impl Matcher for RequestMatcher {
         for rule in &self.rules {
             rule.per.iter().for_each(|identity| identity.reads(&self.identity_config, &mut names));
             rule.cost.reads(self, &mut names);
-            names.extend(rule.usage.map(|_| attributes::BODY.into()));
+            names.extend(rule.rule.usage.map(|_| attributes::BODY.into()));
             rule.on_failure.reads(&mut names);
         }
         // Plans and scopes may need these whatever the rules count by.
@@ -389,7 +394,7 @@ mod tests {
             "version: 1\nidentify: { client: [header:x-key, ip], authenticated: x-key }\nrules:\n\
              - { id: a, per: [client], on_failure: { POST: closed }, token_bucket: { capacity: 1, refill: 1/s } }\n",
         );
-        let matcher = file.unwrap_or_else(|report| panic!("{report}")).matcher;
+        let matcher = file.unwrap_or_else(|report| panic!("{report}")).compiled.matcher.clone();
         let matches = |attributes: &[(&'static str, &'static str)]| {
             let mut matches = Vec::new();
             let start = Request::new("").with_attribute("ip", "192.0.2.1");

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::attributes::NormalForm;
-use tidegate::spi::{BodyNeed, BodyUse, RequestMemo};
-use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
+use tidegate::spi::{BodyNeed, BodyUse, RequestMemo, RequestProblemKind};
+use tidegate::{Request, RequestProblem, attributes};
 
 use crate::claims;
 use crate::identity::IdentityValue;
@@ -20,9 +20,9 @@ use crate::repeated::{MAX_REPEATED_VALUES, RepeatedPolicy};
 use crate::request_matcher::RequestMatcher;
 
 /// A request with its derived values.
-pub(crate) struct RequestView<'m, 'q> {
-    pub(crate) request: &'m Request<'q>,
-    pub(crate) matcher: &'m RequestMatcher,
+pub struct RequestView<'m, 'q> {
+    pub request: &'m Request<'q>,
+    pub matcher: &'m RequestMatcher,
     path: OnceCell<Option<&'q str>>,
     host: OnceCell<Option<Cow<'q, str>>>,
     tenant: OnceCell<Option<IdentityValue<'q>>>,
@@ -42,7 +42,7 @@ pub(crate) struct RequestView<'m, 'q> {
 }
 
 impl<'m, 'q> RequestView<'m, 'q> {
-    pub(crate) fn new(request: &'m Request<'q>, matcher: &'m RequestMatcher) -> Self {
+    pub fn new(request: &'m Request<'q>, matcher: &'m RequestMatcher) -> Self {
         Self {
             request,
             matcher,
@@ -68,17 +68,17 @@ impl<'m, 'q> RequestView<'m, 'q> {
     }
 
     /// The path, which is one of its readings in the normal form.
-    pub(crate) fn path(&self) -> Option<&'q str> {
+    pub fn path(&self) -> Option<&'q str> {
         *self.path.get_or_init(|| self.request.attribute(attributes::PATH))
     }
 
     /// The method; case matters.
-    pub(crate) fn method(&self) -> Option<&'q str> {
+    pub fn method(&self) -> Option<&'q str> {
         self.request.attribute(attributes::METHOD)
     }
 
     /// The host in its normal form.
-    pub(crate) fn host(&self) -> Option<&str> {
+    pub fn host(&self) -> Option<&str> {
         self.host.get_or_init(|| Some(attributes::normalize_host(self.attribute(attributes::HOST)?))).as_deref()
     }
 
@@ -180,7 +180,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
     }
 
     /// An attribute. Of one that came more than once, the value that its policy selects.
-    pub(crate) fn attribute(&self, name: &str) -> Option<&'q str> {
+    pub fn attribute(&self, name: &str) -> Option<&'q str> {
         let first = self.request.attribute(name)?;
         if !self.request.has_repeats() {
             return Some(first);
@@ -283,27 +283,27 @@ impl<'m, 'q> RequestView<'m, 'q> {
     }
 
     /// The tenant.
-    pub(crate) fn tenant(&self) -> Option<&str> {
+    pub fn tenant(&self) -> Option<&str> {
         self.tenant_value().map(|found| &*found.value)
     }
 
     /// The tenant with its provenance.
-    pub(crate) fn tenant_value(&self) -> Option<&IdentityValue<'q>> {
+    pub fn tenant_value(&self) -> Option<&IdentityValue<'q>> {
         self.tenant.get_or_init(|| self.matcher.tenant.find(self)).as_ref()
     }
 
     /// The tenant that a client cannot choose, which scopes subjects and selects plans.
-    pub(crate) fn scope(&self) -> Option<&IdentityValue<'q>> {
+    pub fn scope(&self) -> Option<&IdentityValue<'q>> {
         self.scope.get_or_init(|| self.matcher.scope.find(self)).as_ref()
     }
 
     /// The plan: that of the request, else that of its authenticated tenant, else the default; empty if there is none.
-    pub(crate) fn plan(&self) -> &str {
+    pub fn plan(&self) -> &str {
         &self.plan_value().0
     }
 
     /// The provenance of the plan. Plans are few and identify nobody, unless a client can choose any.
-    pub(crate) fn plan_provenance(&self) -> Provenance {
+    pub fn plan_provenance(&self) -> Provenance {
         self.plan_value().1
     }
 
@@ -320,7 +320,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
     }
 
     /// The address of the client.
-    pub(crate) fn client(&self) -> Option<IpAddr> {
+    pub fn client(&self) -> Option<IpAddr> {
         *self.client.get_or_init(|| self.matcher.identity_config.client(self))
     }
 }

@@ -12,14 +12,14 @@ use crate::request_view::RequestView;
 
 /// Values by route, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RouteTable<T>(Vec<RouteEntry<T>>);
+pub struct RouteTable<T>(Vec<RouteEntry<T>>);
 
 /// A method, a path or both, and the value for matching requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RouteEntry<T> {
-    pub(crate) method: Option<SmolStr>,
-    pub(crate) path: Option<PathPattern>,
-    pub(crate) value: T,
+pub struct RouteEntry<T> {
+    pub method: Option<SmolStr>,
+    pub path: Option<PathPattern>,
+    pub value: T,
 }
 
 // === impl RouteTable ===
@@ -31,23 +31,23 @@ impl<T: Copy> RouteTable<T> {
     }
 
     /// The values of all entries.
-    pub(crate) fn values(&self) -> impl Iterator<Item = T> {
+    pub fn values(&self) -> impl Iterator<Item = T> {
         self.0.iter().map(|route| route.value)
     }
 }
 
 impl<T> RouteTable<T> {
     /// The entries, in the order of the file.
-    pub(crate) fn routes(&self) -> &[RouteEntry<T>] {
+    pub fn routes(&self) -> &[RouteEntry<T>] {
         &self.0
     }
 
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &PathPattern> {
+    pub fn paths(&self) -> impl Iterator<Item = &PathPattern> {
         self.0.iter().filter_map(|route| route.path.as_ref())
     }
 
     /// Appends the attributes that the table reads.
-    pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
+    pub fn reads(&self, names: &mut Vec<SmolStr>) {
         names.extend(self.0.iter().any(|route| route.method.is_some()).then(|| attributes::METHOD.into()));
         names.extend(self.0.iter().any(|route| route.path.is_some()).then(|| attributes::PATH.into()));
     }
@@ -69,7 +69,7 @@ impl<T> FromIterator<RouteEntry<T>> for RouteTable<T> {
 
 impl<T> RouteEntry<T> {
     /// Whether the entry matches every request with this method and a path of this pattern; `None` stands for any.
-    pub(crate) fn covers(&self, method: Option<&SmolStr>, path: Option<&PathPattern>) -> bool {
+    pub fn covers(&self, method: Option<&SmolStr>, path: Option<&PathPattern>) -> bool {
         self.method.as_ref().is_none_or(|own| method.is_some_and(|method| is_method(own, method)))
             && self.path.as_ref().is_none_or(|own| path.is_some_and(|path| own.covers(path)))
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use smol_str::SmolStr;
 use tidegate::attributes::{COOKIE_HEADER, PATH, normalize_path};
-use tidegate::spi::Match;
-use tidegate::{Request, RequestProblem, RequestProblemKind};
+use tidegate::spi::{Match, RequestProblemKind};
+use tidegate::{Request, RequestProblem};
 
 use crate::RuleFile;
 use crate::condition::Condition;
@@ -47,10 +47,10 @@ impl RuleFile {
             Some(path) => request.clone().with_replaced_attribute(PATH, path),
             None => request.clone(),
         };
-        let view = RequestView::new(&request, &self.matcher);
-        self.matcher.refuse_repeated(&view);
+        let view = RequestView::new(&request, &self.compiled.matcher);
+        self.compiled.matcher.refuse_repeated(&view);
         let has_tenants = self.has_tenants();
-        for (index, rule) in self.matcher.rules.iter().enumerate() {
+        for (index, rule) in self.compiled.matcher.rules.iter().enumerate() {
             let subject = rule.subject(&view);
             let status = status(rule, &subject, has_tenants && view.tenant().is_none());
             let is_known = matches!(status, SubjectStatus::Known | SubjectStatus::WithoutTenant);
@@ -69,7 +69,7 @@ impl RuleFile {
                     anonymous: subject.anonymous,
                     address: subject.address,
                 };
-                visit(&rule.id, status.clone(), matched);
+                visit(&rule.rule.id, status.clone(), matched);
             }
         }
         view.problem().map_or(Ok(()), |problem| Err(problem.clone()))
@@ -78,7 +78,7 @@ impl RuleFile {
     /// Whether a rule counts by something that identifies a sender. All senders share the limit of one that does not, of which the subject is
     /// a path, a constant, a plan or nothing. `None` if there is no such rule, or it is disabled.
     pub fn identifies_subjects(&self, id: &str) -> Option<bool> {
-        let rule = self.matcher.rules.iter().find(|rule| rule.id == id)?;
+        let rule = self.compiled.matcher.rules.iter().find(|matcher| matcher.rule.id == id)?;
         let identifies =
             |identity: &Identity| identity.name != "plan" && identity.provenance_if_missing() != Provenance::NoIdentity;
         Some(rule.tenant == TenantUse::Subject || rule.per.iter().any(identifies))
@@ -87,19 +87,19 @@ impl RuleFile {
     /// The tenants that the file names: those with a plan, and those of conditions.
     pub fn tenants(&self) -> BTreeSet<&str> {
         let conditions = self.conditions().flat_map(|condition| &condition.tenants);
-        self.matcher.plan_of_tenant.keys().chain(conditions).map(SmolStr::as_str).collect()
+        self.compiled.matcher.plan_of_tenant.keys().chain(conditions).map(SmolStr::as_str).collect()
     }
 
     /// Whether the file speaks of tenants. In others, only an application that sets them separates subjects by tenant.
     fn has_tenants(&self) -> bool {
-        !self.matcher.tenant.sources.is_empty()
-            || !self.matcher.plan_of_tenant.is_empty()
-            || self.matcher.rules.iter().any(|rule| rule.tenant == TenantUse::Subject)
+        !self.compiled.matcher.tenant.sources.is_empty()
+            || !self.compiled.matcher.plan_of_tenant.is_empty()
+            || self.compiled.matcher.rules.iter().any(|rule| rule.tenant == TenantUse::Subject)
             || self.conditions().any(|condition| !condition.tenants.is_empty())
     }
 
     fn conditions(&self) -> impl Iterator<Item = &Condition> {
-        self.matcher.rules.iter().map(|rule| &*rule.condition).chain(&self.matcher.exempt)
+        self.compiled.matcher.rules.iter().map(|rule| &*rule.condition).chain(&self.compiled.matcher.exempt)
     }
 }
 

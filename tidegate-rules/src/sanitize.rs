@@ -18,11 +18,3 @@ pub fn sanitize(text: &str) -> String {
     }
     shown
 }
-
-/// A value that is counted by, without the password of decoded credentials.
-pub(crate) fn without_password(value: &str) -> String {
-    match value.strip_prefix("basic ").and_then(|decoded| decoded.split_once(':')) {
-        Some((user, _)) => format!("basic {user}:…"),
-        None => value.to_owned(),
-    }
-}

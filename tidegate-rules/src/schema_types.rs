@@ -24,7 +24,7 @@ pub(crate) use limit::{
     ConcurrencySpec, FixedWindowSpec, LeakyBucketSpec, LedgerSpec, LimitSpec, PeriodSpec, QuotaSpec, SlidingLogSpec,
     SlidingWindowSpec, TokenBucketSpec,
 };
-pub(crate) use on_failure::{OnFailureSpec, OnOverloadSpec, PolicyName, PolicySpec, PolicyTableSpec, StaticCapSpec};
+pub(crate) use on_failure::{OnFailureSpec, OnOverloadSpec, PolicyName, PolicySpec, PolicyTableSpec, StaticLimitSpec};
 pub(crate) use penalty::PenaltySpec;
 pub(crate) use route_table::RouteTableSpec;
 pub(crate) use scalar::{Amount, BoundedAmount, TextScalar};

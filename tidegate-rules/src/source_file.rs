@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub const MAX_FILE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// A range of bytes of a [`SourceFile`].
-pub(crate) type Span = Range<usize>;
+pub type Span = Range<usize>;
 
 /// The name and text of a file. Clones share the text.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ pub fn suggest<'k>(name: &str, candidates: impl Iterator<Item = &'k str> + Clone
 }
 
 /// The most similar name by edit distance, if it is similar enough.
-pub(crate) fn nearest<'k>(name: &str, candidates: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub fn nearest<'k>(name: &str, candidates: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let name: String = name.chars().take(64).collect();
     let name = name.to_lowercase();
     // `penalties` is nearer to `penalty` than its letters are.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tidegate::{Request, Secret};
-use tidegate_rules::{Report, RuleFile, RuleStatus};
+use tidegate_rule_tools::{RuleStatus, explain};
+use tidegate_rules::{Report, RuleFile};
 
 const IDENTIFY: &str = "identify:
   client: [header:x-api-key, ip]
@@ -29,7 +30,7 @@ fn is_anonymous_with(per: &str, more: &str, attributes: &[(&str, &str)]) -> bool
     let file = file(per, more).unwrap_or_else(|report| panic!("{report}"));
     let request =
         attributes.iter().fold(Request::new("act"), |request, (name, value)| request.with_attribute(name, value));
-    let explanation = file.explain(&request, &Secret::public());
+    let explanation = explain(&file, &request, &Secret::public());
     let RuleStatus::Applies(applied) = &explanation.rules[0].status else { panic!("it applies") };
     applied.anonymous
 }
@@ -124,13 +125,13 @@ fn a_rule_sets_the_bounds_for_anonymous_subjects() {
     assert!(debug.contains("AnonymousBounds { max_subjects: 200000, forget_after: Some(600s) }"), "{debug}");
     let some = file("ip", ", anonymous: { forget_after: 90s }").unwrap();
     let debug = format!("{:?}", some.rules().rule("a").unwrap());
-    let expected = tidegate::AnonymousBounds::default().with_forget_after(Duration::from_secs(90));
+    let expected = tidegate::rules::AnonymousBounds::default().with_forget_after(Duration::from_secs(90));
     assert!(debug.contains(&format!("{expected:?}")), "{debug}");
 }
 
 #[test]
 fn a_rule_sets_the_bound_for_authenticated_subjects() {
-    let bound = |more: &str| file("ip", more).unwrap().rules().rule("a").unwrap().max_subjects();
+    let bound = |more: &str| file("ip", more).unwrap().rules().rule("a").unwrap().max_subjects;
     assert_eq!(bound(", authenticated: { most: 5M }"), 5_000_000);
     assert_eq!((bound(""), bound(", authenticated: {}")), (10_000_000, 10_000_000));
     for (authenticated, message) in [

@@ -2,7 +2,8 @@
 
 use tidegate::Request;
 use tidegate::http::ErrorFormat;
-use tidegate_rules::{RuleFile, run_tests};
+use tidegate_rule_tools::run_tests;
+use tidegate_rules::RuleFile;
 
 const LIMIT: &str = "token_bucket: { capacity: 5, refill: 1/s }";
 
@@ -21,7 +22,7 @@ fn file(http: &str, tokens: &str, api: &str) -> RuleFile {
 
 /// The formats of the two rules; `None` for that of the header policy.
 fn formats(file: &RuleFile) -> [Option<ErrorFormat>; 2] {
-    ["tokens", "api"].map(|rule| file.rules().rule(rule).unwrap().error_format())
+    ["tokens", "api"].map(|rule| file.rules().rule(rule).unwrap().error_format)
 }
 
 #[test]

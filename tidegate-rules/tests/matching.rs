@@ -10,8 +10,10 @@ mod exemptions;
 mod usage;
 
 use proptest::prelude::*;
-use tidegate::{Costs, Ending, Limiter, ManualClock, MemoryStore, Request, Secret, StoreError, StoreErrorKind};
-use tidegate_rules::{RuleFile, RuleStatus};
+use tidegate::grants::Costs;
+use tidegate::{Ending, Limiter, ManualClock, MemoryStore, Request, Secret, StoreError, StoreErrorKind};
+use tidegate_rule_tools::{RuleStatus, explain};
+use tidegate_rules::RuleFile;
 
 const LIMIT: &str = "per: [], token_bucket: { capacity: 5, refill: 1/s }";
 
@@ -28,7 +30,7 @@ fn matched(file: &RuleFile, action: &str, attributes: &[(&str, &str)]) -> Vec<(S
     let request = request(action, attributes);
     let plan = file.rules().resolve(&request);
     let check = |check: &tidegate::spi::Check<'_>| {
-        (check.gate().rule().to_string(), check.cost(), check.gate().limit().amount())
+        (check.gate().rule().id.to_string(), check.cost(), check.gate().limit().amount())
     };
     plan.checks().iter().map(check).collect()
 }
@@ -354,8 +356,8 @@ fn the_index_finds_every_matching_rule() {
         let all = rules(&texts.iter().map(String::as_str).collect::<Vec<_>>());
         for (method, path, host, tenant, action, header) in samples {
             let attributes = [("method", method), ("path", path), ("host", host), ("header:x-tenant", tenant), ("header:h", header), ("header:g", header)];
-            let explained = all.explain(&request(action, &attributes), &Secret::public()).rules;
-            let applies = |rule: &tidegate_rules::RuleExplanation| matches!(rule.status, RuleStatus::Applies(_));
+            let explained = explain(&all, &request(action, &attributes), &Secret::public()).rules;
+            let applies = |rule: &tidegate_rule_tools::RuleExplanation| matches!(rule.status, RuleStatus::Applies(_));
             let expected: Vec<String> = explained.into_iter().filter(applies).map(|rule| rule.id).collect();
             prop_assert_eq!(ids(&all, action, &attributes), expected);
         }

@@ -2,6 +2,7 @@
 
 use tidegate::Request;
 use tidegate::spi::Subject;
+use tidegate_rule_tools::explain;
 use tidegate_rules::RuleFile;
 
 fn parse(identify: &str, rule: &str) -> Result<RuleFile, String> {
@@ -246,8 +247,8 @@ fn an_explanation_shows_the_normal_form_and_no_password() {
     let shown = |identify: &str, header: &str, value: &str| {
         let file = file(identify, &format!("per: ['header:{header}']"));
         let name = format!("header:{}", header.split(' ').next().unwrap());
-        let explained = file.explain(&Request::new("").with_attribute(&name, value), &tidegate::Secret::public());
-        let tidegate_rules::RuleStatus::Applies(effect) = &explained.rules[0].status else {
+        let explained = explain(&file, &Request::new("").with_attribute(&name, value), &tidegate::Secret::public());
+        let tidegate_rule_tools::RuleStatus::Applies(effect) = &explained.rules[0].status else {
             panic!("it does not apply")
         };
         let subject = subject(&file, &name, value);

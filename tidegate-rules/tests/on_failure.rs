@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    Limiter, ManualClock, MemoryStore, OnFailure, OnOverload, Rate, Request, Secret, StoreError, StoreErrorKind,
-};
-use tidegate_rules::{Report, RuleEffect, RuleFile, RuleStatus};
+use tidegate::rules::OnOverload;
+use tidegate::{Limiter, ManualClock, MemoryStore, OnFailure, Rate, Request, Secret, StoreError, StoreErrorKind};
+use tidegate_rule_tools::{RuleEffect, RuleStatus, explain};
+use tidegate_rules::{Report, RuleFile};
 
 const LIMIT: &str = "per: [attr:who], token_bucket: { capacity: 4, refill: 1/h }";
 
@@ -38,7 +38,7 @@ fn failing(file: &RuleFile, instances: u32) -> (impl Fn(&Request<'_>) -> Option<
         Limiter::new(file.rules().clone(), MemoryStore::new()).with_instances(instances).with_fallback_store(memory);
     let ask = move |request: &Request<'_>| {
         let plan = limiter.plan(request);
-        let decision = limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "gone")).ok()?;
+        let decision = limiter.plans().fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "gone")).ok()?;
         assert_eq!(decision.degraded(), Some(StoreErrorKind::Unavailable));
         Some(decision.is_allowed())
     };
@@ -63,7 +63,7 @@ fn on_overload_and_denial_cache_are_settings_of_a_rule() {
         let file = RuleFile::parse("rules.yaml", &text).unwrap_or_else(|report| panic!("{report}"));
         let plan = file.rules().resolve(&request("GET", "/"));
         let gate = plan.checks()[0].gate();
-        (gate.on_overload(), gate.denial_cache())
+        (gate.rule().on_overload, gate.rule().denial_cache)
     };
     assert_eq!(gate(""), (OnOverload::Policy, true));
     assert_eq!(gate(", on_overload: policy, denial_cache: true"), (OnOverload::Policy, true));
@@ -82,7 +82,7 @@ fn a_static_cap_is_one_bucket_per_instance_for_all_subjects() {
     assert_eq!(policy(&file, "GET", "/"), OnFailure::Static);
     let plan = file.rules().resolve(&request("GET", "/"));
     let expected = tidegate::Limit::token_bucket(6, Rate::per_minute(6).unwrap()).unwrap();
-    assert_eq!(plan.checks()[0].gate().static_limit(), Some(&expected));
+    assert_eq!(plan.checks()[0].gate().rule().static_limit, Some(expected));
     // The cap is the same for any number of instances, and all subjects share it.
     let (ask, clock) = failing(&file, 10);
     let who = |name: &'static str| Request::new("").with_attribute("who", name);
@@ -105,7 +105,7 @@ fn a_static_cap_is_written_as_a_rate() {
         let file = rule(&format!("{{ static: {written} }}"));
         let plan = file.rules().resolve(&request("GET", "/"));
         let expected = tidegate::Limit::token_bucket(capacity, refill.unwrap()).unwrap();
-        assert_eq!(plan.checks()[0].gate().static_limit(), Some(&expected), "{written}");
+        assert_eq!(plan.checks()[0].gate().rule().static_limit, Some(expected), "{written}");
     }
 }
 
@@ -208,15 +208,15 @@ fn rules_that_share_a_budget_share_a_static_limit() {
 fn an_explanation_shows_the_failure_policy_of_the_request() {
     let file = rule(TABLE);
     let explained = |method: &str, path: &str| -> RuleEffect {
-        let explanation = file.explain(&request(method, path), &Secret::public());
+        let explanation = explain(&file, &request(method, path), &Secret::public());
         let RuleStatus::Applies(applied) = &explanation.rules[0].status else { panic!("it applies") };
         applied.clone()
     };
     assert_eq!(explained("PUT", "/").on_failure, OnFailure::Share);
-    assert_eq!(explained("GET", "/").emergency, None);
+    assert_eq!(explained("GET", "/").static_limit, None);
     let capped = explained("POST", "/");
     assert_eq!(capped.on_failure, OnFailure::Static);
-    assert_eq!(capped.emergency.as_deref(), Some("token bucket: 2 at once, then 2/h"));
+    assert_eq!(capped.static_limit.as_deref(), Some("token bucket: 2 at once, then 2/h"));
 }
 
 /// An editor must accept exactly what the parser accepts.

@@ -1,6 +1,8 @@
 //! `on_missing`: a request without a value that a rule counts by is refused, or shares one subject with its like.
 
-use tidegate::{OnMissing, Request, RequestProblemKind};
+use tidegate::Request;
+use tidegate::rules::OnMissing;
+use tidegate::spi::RequestProblemKind;
 use tidegate_rules::RuleFile;
 
 /// A file with one rule for the path `/units`, and an exemption for the address 192.0.2.9.
@@ -63,7 +65,7 @@ fn without_a_ledger_such_requests_share_one_subject_unless_the_file_says_otherwi
     let with_project = parse(&format!("per: [tenant, attr:project, plan], {LEDGER}"));
     assert_eq!(missing(&with_project, &[("tenant", "acme")]).as_deref(), Some("attr:project"));
     assert_eq!(missing(&with_project, &[("tenant", "acme"), ("project", "p1")]), None, "a plan identifies nobody");
-    let rule = |file: &RuleFile| file.rules().rule("units").unwrap().on_missing();
+    let rule = |file: &RuleFile| file.rules().rule("units").unwrap().on_missing;
     assert_eq!(rule(&with_project), OnMissing::Error);
 }
 

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use tidegate::attributes::{EscapedSlashes, PathError, PathReadings};
 use tidegate::{Limiter, MemoryStore, Request, Secret};
-use tidegate_rules::{RuleFile, RuleStatus, SampleRequest};
+use tidegate_rule_tools::{RuleStatus, explain};
+use tidegate_rules::{RequestDescription, RuleFile};
 
 const LIMIT: &str = "per: [], token_bucket: { capacity: 100, refill: 1/h }";
 
@@ -53,7 +54,8 @@ fn request(path: &str) -> Request<'_> {
 fn checks(file: &RuleFile, path: &str) -> Vec<(String, u64)> {
     let plan = file.rules().resolve(&request(path));
     assert_eq!(plan.problem(), None, "{path}");
-    let mut checks: Vec<_> = plan.checks().iter().map(|check| (check.gate().rule().to_owned(), check.cost())).collect();
+    let mut checks: Vec<_> =
+        plan.checks().iter().map(|check| (check.gate().rule().id.to_string(), check.cost())).collect();
     checks.sort();
     checks
 }
@@ -156,7 +158,7 @@ fn a_path_with_too_many_readings_is_denied() {
     let path = "/a;b%2Fc\\d";
     assert_eq!(file.rules().resolve(&request(path)).problem(), Some(&PathError::TooManyReadings.into()));
     assert!(!Limiter::new(file.rules().clone(), MemoryStore::new()).check_now(&request(path)).is_allowed());
-    let explained = file.explain(&request(path), &Secret::public());
+    let explained = explain(&file, &request(path), &Secret::public());
     assert_eq!((explained.problem, explained.rules.len()), (Some(PathError::TooManyReadings.into()), 0));
 }
 
@@ -188,7 +190,7 @@ fn an_explanation_shows_every_reading() {
         "exempt: [{{ path: /healthz }}]\nrules:\n- {{ id: page, match: {{ path: '/a/*' }}, per: [path], token_bucket: {{ capacity: 1, refill: 1/h }} }}\n\
          - {{ id: written, match: {{ path: '/{{x}}' }}, {LIMIT} }}\n- {{ id: other, match: {{ path: /b }}, {LIMIT} }}\n"
     ));
-    let explain = |path| file.explain(&request(path), &Secret::public());
+    let explain = |path| explain(&file, &request(path), &Secret::public());
     let explained = explain("/a%2Fb//c");
     assert_eq!(explained.path_readings, ["/a%2Fb//c", "/a%2Fb/c", "/a/b//c", "/a/b/c"]);
     let applies: Vec<_> =
@@ -201,10 +203,10 @@ fn an_explanation_shows_every_reading() {
 }
 
 #[test]
-fn a_sample_request_has_a_method_in_its_own_letters() {
-    let error = SampleRequest::new().with_method("post").attributes().unwrap_err();
+fn a_request_description_has_a_method_in_its_own_letters() {
+    let error = RequestDescription::new().with_method("post").attributes().unwrap_err();
     assert_eq!(error.to_string(), "method: methods are case-sensitive; write `POST`");
-    assert!(SampleRequest::new().with_method("purge-all").attributes().is_ok());
+    assert!(RequestDescription::new().with_method("purge-all").attributes().is_ok());
 }
 
 proptest! {

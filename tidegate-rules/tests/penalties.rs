@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate::Penalty;
-use tidegate_rules::{Report, RuleFile, describe_limit};
+use tidegate::limits::Penalty;
+use tidegate_rule_tools::describe_limit;
+use tidegate_rules::{Report, RuleFile};
 
 /// A file with one rule that has this penalty and these further fields.
 fn parse(penalty: &str, fields: &str) -> Result<RuleFile, Report> {
@@ -29,13 +30,16 @@ fn a_penalty_is_one_more_check_of_its_rule() {
     let expected =
         ["sliding log: 20 in any 10m", "blocked for 1m at strike 3, then 3 times the block before, up to 1h"];
     assert_eq!(limits, expected);
-    assert_eq!((plan.checks()[1].gate().rule(), plan.checks()[1].gate().limit_name()), ("login", "penalty"));
+    assert_eq!(
+        (plan.checks()[1].gate().rule().id.as_str(), plan.checks()[1].gate().limit_name().as_str()),
+        ("login", "penalty")
+    );
 }
 
 #[test]
 fn each_block_is_twice_as_long_by_default() {
     let file = parse("{ after: 1, block: 1m, max: 1h }", BY_ADDRESS).unwrap();
-    let penalty = *file.rules().rule("login").unwrap().penalty().unwrap();
+    let penalty = *file.rules().rule("login").unwrap().penalty.as_ref().unwrap();
     assert_eq!(penalty.block_after(2), Duration::from_secs(120));
 }
 
@@ -68,7 +72,7 @@ fn a_penalty_that_cannot_grow_as_written_is_refused() {
 #[test]
 fn the_largest_numbers_of_a_penalty_are_accepted() {
     let file = parse("{ after: 100, block: 1m, factor: 1k, max: 1h }", BY_ADDRESS).unwrap();
-    let penalty = *file.rules().rule("login").unwrap().penalty().unwrap();
+    let penalty = *file.rules().rule("login").unwrap().penalty.as_ref().unwrap();
     assert_eq!((penalty.after(), penalty.factor()), (100, 1_000));
     let hour = Duration::from_secs(3600);
     assert!(Penalty::new(101, hour, 1, hour).is_err() && Penalty::new(1, hour, 1_001, hour).is_err());

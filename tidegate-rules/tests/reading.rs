@@ -158,7 +158,7 @@ fn concurrency_limits_have_a_lease_of_30_seconds_and_may_be_0_in_plans_and_under
     let file = RuleFile::parse("rules.yaml", text).unwrap_or_else(|report| panic!("{report}"));
     let plan = file.rules().resolve(&tidegate::Request::new(""));
     let limits: Vec<_> =
-        plan.checks().iter().map(|check| tidegate_rules::describe_limit(check.gate().limit())).collect();
+        plan.checks().iter().map(|check| tidegate_rule_tools::describe_limit(check.gate().limit())).collect();
     let expected = [
         "concurrency: 0 at the same time, each for 1d without a renewal",
         "concurrency: 3 at the same time, each for 30s without a renewal",

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use tidegate_rules::{RuleFile, schema, test_schema};
+use tidegate_rule_tools::{parse_and_lint, test_schema};
+use tidegate_rules::{RuleFile, schema};
 
 const REFERENCE: &str = include_str!("../../docs/rules.md");
 const HOW_TO: &str = include_str!("../../docs/write-rules.md");
@@ -30,7 +31,7 @@ fn every_rule_file_in_the_reference_is_valid() {
 fn every_rule_file_in_the_other_pages_is_valid_and_gets_no_lints() {
     assert!(blocks(HOW_TO).len() >= 9);
     for text in [HOW_TO, COMPARISON].into_iter().flat_map(blocks) {
-        match RuleFile::parse("rules.yaml", text) {
+        match parse_and_lint("rules.yaml", text) {
             Ok(file) => assert!(file.report().problems().is_empty(), "{}\n\nin\n{text}", file.report()),
             Err(report) => panic!("{report}\n\nin\n{text}"),
         }

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
-use tidegate::spi::Plan;
-use tidegate::{Request, RequestProblemKind};
-use tidegate_rules::{RuleFile, SampleRequest};
+use tidegate::Request;
+use tidegate::spi::{Plan, RequestProblemKind};
+use tidegate_rule_tools::explain;
+use tidegate_rules::{RequestDescription, RuleFile};
 
 /// A file with one rule that counts by `per`.
 fn file(identify: &str, per: &str) -> RuleFile {
@@ -205,9 +206,9 @@ fn a_value_that_is_too_long_is_refused_and_not_ignored() {
 #[test]
 fn an_explanation_says_that_a_request_is_refused() {
     let file = file("", "[header:x-key]");
-    let sample = SampleRequest::new().with_header("x-key", "a").with_header("X-Key", "b");
-    let attributes = sample.attributes().unwrap();
-    let explanation = file.explain(&attributes.request(), &tidegate::Secret::public());
+    let description = RequestDescription::new().with_header("x-key", "a").with_header("X-Key", "b");
+    let attributes = description.attributes().unwrap();
+    let explanation = explain(&file, &attributes.request(), &tidegate::Secret::public());
     assert_eq!(
         explanation.problem.map(|problem| problem.to_string()).as_deref(),
         Some("The request has more than one `header:x-key`. Send it once.")

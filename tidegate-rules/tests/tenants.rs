@@ -2,6 +2,7 @@
 
 use tidegate::Request;
 use tidegate::spi::Subject;
+use tidegate_rule_tools::parse_and_lint;
 use tidegate_rules::{Problem, RuleFile};
 
 fn parse(identify: &str, rule: &str) -> Result<RuleFile, String> {
@@ -10,7 +11,7 @@ fn parse(identify: &str, rule: &str) -> Result<RuleFile, String> {
          plans: {{ pro: {{ r: {{ sliding_log: {{ limit: 50, window: 10m }} }} }} }}\ntenants: {{ acme: pro }}\n\
          rules:\n- {{ id: r, {rule}, sliding_log: {{ limit: 5, window: 10m }} }}\n"
     );
-    RuleFile::parse("rules.yaml", &text).map_err(|report| report.to_string())
+    parse_and_lint("rules.yaml", &text).map_err(|report| report.to_string())
 }
 
 /// The subject and the limit of a request.

@@ -37,38 +37,36 @@
 //! - [`Listener`]: accepts connections for every front end: TLS, timeouts, size limits, draining.
 //! - [`AnyStore`]: the store that a URL names, in memory or in Redis.
 //! - [`command`]: what the commands of the binary share (output, exit codes, failures), and `tidegate serve` itself.
+//!
+//! The source has a directory for each part of `tidegate serve`:
+//!
+//! - `args`: the flags that no part has for itself, and the parsers of values. Each other flag is declared where its value is used.
+//! - `store`: the store that a URL names, and the connection to it.
+//! - `engine`: the limiter on the store, the rules in force, and the ledger.
+//! - `doors`: the front ends: `check` (the check API), `forward_auth`, `envoy`, `gateway`.
+//! - `admin`: the admin address.
+//! - `calls`: what every call to the server's own addresses passes: the browser guard, limits on bodies and time, JSON in and out.
+//! - `tokens`: receipts, leases and reservations as signed texts.
+//! - `observe`: metrics and the log.
+//! - `lifecycle`: file descriptors, the start page, reloading.
+//! - `listen`: the listener.
 
-mod bounded_json;
-mod check_response;
-pub use check_response::CheckResponse;
-mod degraded;
-mod duration_text;
-pub mod envoy;
-mod exit;
-mod failure;
-pub mod gateway;
+mod admin;
+mod args;
+mod calls;
+pub mod command;
+mod doors;
+pub use doors::check::check_response::CheckResponse;
+#[doc(hidden)]
+pub use doors::check::in_process::CheckApi;
+pub use doors::{envoy, gateway};
+mod engine;
+mod lifecycle;
 mod listen;
 pub use listen::{ConnectionLimits, Listener, Tls, TlsError, TlsFiles};
-mod namespace_args;
-mod output;
-mod retry_after;
-mod rule_file;
-mod secret;
+mod observe;
 mod serve;
 pub use serve::Server;
 mod store;
 pub use store::{AnyStore, StoreUrl};
-mod timer;
-
-/// What the commands of the binary `tidegate` share, and `tidegate serve` itself.
-pub mod command {
-    pub use crate::duration_text::{format_duration, whole_millis};
-    pub use crate::exit::Exit;
-    pub use crate::failure::Failure;
-    pub use crate::namespace_args::NamespaceArgs;
-    pub use crate::output::{ColorChoice, Output, Style, count};
-    pub use crate::rule_file::load_rule_file;
-    pub use crate::secret::SecretArgs;
-    pub use crate::serve::{MAX_RULE_DIFFERENCE, ServeArgs, read_token, run as serve, stop_signal};
-    pub use crate::timer::tokio_timer;
-}
+mod tokens;

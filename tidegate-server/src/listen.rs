@@ -6,6 +6,7 @@
 //!  Clients            slow readers)                 HTTP/2          ClientBody, TrackedBody)
 //! ```
 
+mod body_memory;
 mod client_body;
 mod client_stream;
 mod clients;
@@ -15,16 +16,17 @@ mod guarded_stream;
 mod limits;
 mod listener_stats;
 pub use limits::ConnectionLimits;
-pub(crate) use limits::MIN_HEADER_BYTES;
 mod pace;
 mod request_bounds;
 mod smuggling_guard;
 mod tasks;
 mod tls;
+mod tls_args;
 mod tracked_body;
 mod unsent_responses;
 pub(crate) use tls::certificates;
 pub use tls::{Tls, TlsError, TlsFiles};
+pub(crate) use tls_args::TlsArgs;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -41,13 +43,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+pub(crate) use body_memory::{BodyMemory, MemoryPermit, OutOfMemory};
 pub(crate) use client_body::ClientBody;
-use clients::{CallCount, PeerAddresses};
-pub(crate) use clients::{ClientCounts, ClientPermit, RequestClient, ResolveClient};
+use clients::{CallCount, ClientCounts, PeerAddresses};
+pub(crate) use clients::{RequestClient, ResolveClient};
 use connection::{ClientInfo, ConnectionConfig, serve_connection};
 pub(crate) use connection::{ConnectionPermit, OverTls};
 pub(crate) use guarded_stream::sleep;
-pub(crate) use listener_stats::{Bound, Gauge, GaugeGuard, ListenerStats};
+pub(crate) use listener_stats::{AddressStats, Bound, Gauge, GaugeGuard, ListenerStats};
 pub(crate) use pace::Pace;
 #[cfg(test)]
 pub(crate) use request_bounds::MAX_CALLS;
@@ -165,7 +168,7 @@ impl Listener {
     {
         let shutting_down = watch::Sender::new(());
         let permits = Arc::new(Semaphore::new(self.limits.max_connections));
-        let clients = ClientCounts::new(self.limits.max_connections_per_client);
+        let clients = ClientCounts::new(self.limits.max_connections_per_client());
         let monitor = ResponseMonitor::new(Pace::from_limits(&self.limits));
         // Dropping it ends the task.
         let mut monitoring = JoinSet::new();

@@ -5,68 +5,6 @@
 //!                         └── reload: SIGHUP, a changed file
 //! ```
 
-mod bound_args;
-mod client_resolver;
-mod descriptors;
-mod options;
-pub use options::ServeArgs;
-mod log_writer;
-mod logging;
-mod refusal_log;
-mod start_page;
-mod status_log;
-mod upstream_args;
-pub use status_log::MAX_RULE_DIFFERENCE;
-use status_log::StatusLog;
-
-mod engine;
-use engine::Engine;
-mod connect;
-mod instrumented_store;
-mod ledger;
-mod ledger_args;
-mod observers;
-mod tokens;
-mod waiting;
-
-mod door_gaps;
-mod lease_collector;
-mod ledger_collector;
-mod listener_collector;
-use listener_collector::BoundLog;
-mod histogram;
-mod metrics;
-mod metrics_format;
-mod process_collector;
-mod rule_counters;
-mod rule_fingerprint;
-mod rules_status;
-mod store_collector;
-mod untrusted_forwarded;
-
-mod admin;
-pub use admin::read_token;
-mod api;
-mod browser_guard;
-mod envoy;
-mod forward_auth;
-mod grpc;
-mod health;
-mod json_body;
-mod json_problem;
-mod large_bodies;
-mod openapi;
-mod request_limits;
-mod unknown_calls;
-
-mod part;
-mod reload;
-use reload::ReloadableFiles;
-pub use reload::stopped as stop_signal;
-mod file_writers;
-mod flag_values;
-mod watched_files;
-
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,13 +14,24 @@ use tidegate_tower::LimitLayer;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use self::admin::{AdminAccess, DoorAddresses};
-use self::browser_guard::BrowserGuard;
-use self::request_limits::CallTimeouts;
-use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::admin;
+use crate::admin::{AdminAccess, DoorAddresses};
+use crate::args::serve_args::ServeArgs;
+use crate::calls::browser_guard::BrowserGuard;
+use crate::calls::request_limits;
+use crate::calls::request_limits::CallTimeouts;
+use crate::command::exit::Exit;
+use crate::command::failure::Failure;
+use crate::command::output::Output;
+use crate::doors::check;
+use crate::doors::envoy::grpc;
+use crate::engine::Engine;
+use crate::lifecycle::reload::{self, ReloadableFiles};
+use crate::lifecycle::start_page;
 use crate::listen::{Gauge, Listener, ListenerStats, RequestScope, ResolveClient, Tasks, Tls};
-use crate::output::Output;
+use crate::observe::log::bound_log::BoundLog;
+use crate::observe::log::logging;
+use crate::observe::log::status_log::StatusLog;
 
 /// Interval of the status log, and window of the refusal log. With a shorter one, a store that comes and goes would fill the log.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -91,7 +40,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Server {
     addresses: DoorAddresses,
-    engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
     access: Option<Arc<AdminAccess>>,
     stop: watch::Sender<bool>,
     front_doors: JoinSet<bool>,
@@ -150,7 +99,7 @@ async fn report_until(engine: &Engine, stopped: impl Future<Output = ()>) {
         }
         engine.refusals().end_window();
         status_log.update(engine.store());
-        bound_log.update(engine.metrics().listeners());
+        bound_log.update(engine.metrics().addresses());
     }
 }
 
@@ -161,7 +110,7 @@ impl Server {
         let plan = arguments.descriptor_plan();
         let gateway = arguments.gateway(&plan)?;
         let engine = Arc::new(Engine::open(arguments).await?);
-        let stats = engine.metrics().listeners();
+        let stats = engine.metrics().addresses();
         let limits = arguments.limits(plan.connections);
         let listen = |flag, address: Option<SocketAddr>, tls: Option<&Tls>, stats: &Arc<ListenerStats>| {
             let (tls, stats, limits, clients) = (tls.cloned(), Arc::clone(stats), limits.clone(), engine.clients());
@@ -187,8 +136,8 @@ impl Server {
         let (stop, stopping) = watch::channel(false);
         let (timeout, mut front_doors) = (arguments.request_timeout, JoinSet::new());
         if let Some((address, listener)) = http {
-            let api = api::router(Arc::clone(&engine), BrowserGuard::new(address), stopping.clone());
-            let waiting = Some((api::ACQUIRE_PATH, engine.max_wait()));
+            let api = check::router(Arc::clone(&engine), BrowserGuard::new(address), stopping.clone());
+            let waiting = Some((check::ACQUIRE_PATH, engine.acquire_calls().max_wait()));
             let api = request_limits::http(api, CallTimeouts { call: timeout, waiting }, &stats.http);
             front_doors.spawn(serve(listener, api, stopping.clone()));
         }
@@ -253,7 +202,7 @@ impl Server {
 /// Waits until no connection is open, no lease is held, and all releases are sent.
 async fn wait_for_releases(engine: &Engine) {
     let mut interval = tokio::time::interval(LAST_RELEASES_INTERVAL);
-    let gateway = &engine.metrics().listeners().gateway;
+    let gateway = &engine.metrics().addresses().gateway;
     while gateway.value(Gauge::Connections) + engine.handle().held_leases() > 0
         || engine.store().inner().background_adjustments() > 0
     {
@@ -279,7 +228,7 @@ async fn serve(listener: Listener, app: axum::Router, stopping: watch::Receiver<
     listener.serve(TowerToHyperService::new(app), Tasks::new(), stopped(stopping)).await
 }
 
-async fn stopped(mut stopping: watch::Receiver<bool>) {
+pub(crate) async fn stopped(mut stopping: watch::Receiver<bool>) {
     // An error means that the sender is gone, and with it the server.
     let _ = stopping.wait_for(|stopped| *stopped).await;
 }

@@ -1,14 +1,18 @@
 //! `AnyStore`: the store that a URL names. It forwards every call to that store.
 
+mod connect;
+
 use std::sync::Arc;
 
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
-    AccountKey, Adjustment, AdjustmentResults, EntryId, GateState, Journal, Key, KnownDenial, Outbox, OutboxBatch,
-    OutboxPosition, OutstandingHolds, Plan, Store, Verdict,
+    AccountKey, Adjustment, AdjustmentResults, EntryId, GateState, Journal, Key, KnownDenial, Namespace, Outbox,
+    OutboxBatch, OutboxPosition, OutstandingHolds, Plan, Store, Verdict,
 };
-use tidegate::{MemoryStore, Namespace, StoreError};
+use tidegate::{MemoryStore, StoreError};
 use tidegate_redis::{RedisOptions, RedisStore, ServerState, SubjectStats};
+
+pub(crate) use self::connect::{StoreArgs, StoreProbe};
 
 /// The URL of a store.
 ///
@@ -113,7 +117,7 @@ impl AnyStore {
         }
     }
 
-    /// Statistics of unauthenticated subjects, on a shared store.
+    /// Statistics of anonymous subjects, on a shared store.
     pub(crate) fn anonymous_stats(&self) -> Vec<SubjectStats> {
         match self {
             Self::Memory(_) => Vec::new(),

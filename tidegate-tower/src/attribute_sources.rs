@@ -1,21 +1,21 @@
-//! `AttributeSources`: reads the attributes that the rules use from an HTTP request. It translates and decides nothing.
+//! `AttributeSources`: reads the parts of an HTTP request that the rules use. [`RequestAttributes`] translates them.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName};
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use smallvec::SmallVec;
-use tidegate::attributes;
-use tidegate::spi::format_address;
+use http::uri::Authority;
+use tidegate::attributes::{self, RequestAttributes};
 
+use crate::body_size::size_text;
 use crate::{Attributes, BodyText, Peer};
 
 /// The attributes that a set of rules reads, and where each comes from. Resolved once, not for every request.
-pub(crate) struct AttributeSources(Vec<(String, Source)>);
+pub(crate) struct AttributeSources(Vec<(String, AttributeSource)>);
 
 /// Where an attribute comes from.
-enum Source {
+enum AttributeSource {
     Method,
     Path,
     Query,
@@ -30,24 +30,10 @@ enum Source {
     Unavailable,
 }
 
-/// The attributes of one request.
-#[derive(Default)]
-pub(crate) struct AttributeValues<'a> {
-    values: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
-    /// Further lines of headers that came more than once and are no lists. Rules decide whether such a request can be judged.
-    repeats: Vec<(&'a str, Cow<'a, str>)>,
-}
-
-/// The attributes of a request, without the request.
-pub(crate) struct OwnedAttributes {
-    values: Vec<(String, String)>,
-    repeats: Vec<(String, String)>,
-}
-
 impl AttributeSources {
     pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Self {
         let with_source = |name: String| {
-            let source = Source::from_name(&name);
+            let source = AttributeSource::from_name(&name);
             (name, source)
         };
         Self(names.into_iter().map(with_source).collect())
@@ -56,53 +42,59 @@ impl AttributeSources {
     /// Whether the rules read this header, as an attribute or for the host.
     pub(crate) fn reads_header(&self, name: &HeaderName) -> bool {
         self.0.iter().any(|(_, source)| match source {
-            Source::Header(header) => header == name,
-            Source::Host => name == HOST,
+            AttributeSource::Header(header) => header == name,
+            AttributeSource::Host => name == HOST,
             _ => false,
         })
     }
 
     /// Whether the rules read the size of the body.
     pub(crate) fn reads_size(&self) -> bool {
-        self.0.iter().any(|(_, source)| matches!(source, Source::Size))
+        self.0.iter().any(|(_, source)| matches!(source, AttributeSource::Size))
     }
 
-    /// Reads the attributes from a request. `layer_attributes` take precedence over the extension [`Attributes`].
+    /// Adds the attributes of a request. `layer_attributes` take precedence over the extension [`Attributes`].
     pub(crate) fn read<'a>(
         &'a self,
         parts: &'a Parts,
         layer_attributes: &'a Attributes,
         peer: Option<IpAddr>,
         body_size: Option<u64>,
-    ) -> AttributeValues<'a> {
-        let extension = parts.extensions.get::<Attributes>();
-        let mut values = AttributeValues::default();
+        attributes: &mut RequestAttributes<'a>,
+    ) {
         for (name, source) in &self.0 {
-            let value = match source {
-                Source::Method => Some(parts.method.as_str().into()),
-                Source::Path => Some(parts.uri.path().into()),
-                Source::Query => parts.uri.query().map(Cow::Borrowed),
-                Source::Host => host(parts, &mut values.repeats),
-                Source::Ip => peer.map(|ip| format_address(ip.to_canonical()).into()),
-                Source::Size => body_size.map(|size| size_text(&parts.headers, size)),
-                Source::Body => parts.extensions.get::<BodyText>().map(|body| body.as_str().into()),
-                Source::Header(header) if attributes::is_list_header(header.as_str()) => {
-                    header_value(&parts.headers, header)
+            let name = name.as_str();
+            match source {
+                AttributeSource::Method => attributes.add(name, parts.method.as_str()),
+                AttributeSource::Path => attributes.add(name, parts.uri.path()),
+                AttributeSource::Host => {
+                    attributes.add_host(parts.uri.authority().map(Authority::as_str), lines(&parts.headers, &HOST));
                 }
-                Source::Header(header) => single_value(&parts.headers, header, name, &mut values.repeats),
-                Source::Application => {
-                    let value = layer_attributes.attribute(name).or_else(|| extension?.attribute(name));
-                    value.map(Cow::Borrowed)
+                AttributeSource::Header(header) => attributes.add_header(name, lines(&parts.headers, header)),
+                AttributeSource::Ip => peer.into_iter().for_each(|peer| attributes.add_address(peer)),
+                AttributeSource::Query => add(attributes, name, parts.uri.query()),
+                AttributeSource::Body => {
+                    add(attributes, name, parts.extensions.get::<BodyText>().map(BodyText::as_str));
                 }
-                Source::Unavailable => None,
-            };
-            values.values.extend(value.map(|value| (name.as_str(), value)));
+                AttributeSource::Size => add(attributes, name, body_size.map(|size| size_text(&parts.headers, size))),
+                AttributeSource::Application => {
+                    let extension = || parts.extensions.get::<Attributes>()?.attribute(name);
+                    add(attributes, name, layer_attributes.attribute(name).or_else(extension));
+                }
+                AttributeSource::Unavailable => {}
+            }
         }
-        values
     }
 }
 
-impl Source {
+/// Adds an attribute, if it has a value.
+fn add<'a>(attributes: &mut RequestAttributes<'a>, name: &'a str, value: Option<impl Into<Cow<'a, str>>>) {
+    if let Some(value) = value {
+        attributes.add(name, value);
+    }
+}
+
+impl AttributeSource {
     fn from_name(name: &str) -> Self {
         match name {
             attributes::METHOD => Self::Method,
@@ -121,43 +113,6 @@ impl Source {
     }
 }
 
-impl AttributeValues<'_> {
-    /// A copy that does not borrow from the request.
-    pub(crate) fn to_owned_attributes(&self) -> OwnedAttributes {
-        let owned = |(name, value): &(&str, Cow<'_, str>)| ((*name).to_owned(), value.clone().into_owned());
-        OwnedAttributes {
-            values: self.values.iter().map(owned).collect(),
-            repeats: self.repeats.iter().map(owned).collect(),
-        }
-    }
-
-    /// The request for the limiter.
-    pub(crate) fn to_request<'a>(&'a self, action: &'a str, cost: u64) -> tidegate::Request<'a> {
-        let request = tidegate::Request::new(action).with_cost(cost);
-        let request = self.values.iter().fold(request, |request, (name, value)| request.with_attribute(name, value));
-        self.repeats.iter().fold(request, |request, (name, value)| request.with_further_value(name, value))
-    }
-}
-
-impl OwnedAttributes {
-    /// The request for the limiter, with a body of this size.
-    pub(crate) fn to_request<'a>(&'a self, action: &'a str, cost: u64, size: &'a str) -> tidegate::Request<'a> {
-        let request = tidegate::Request::new(action).with_cost(cost).with_attribute(attributes::SIZE, size);
-        let request = self.values.iter().fold(request, |request, (name, value)| request.with_attribute(name, value));
-        self.repeats.iter().fold(request, |request, (name, value)| request.with_further_value(name, value))
-    }
-}
-
-/// The size as text, without an allocation for most requests.
-fn size_text(headers: &HeaderMap, size: u64) -> Cow<'_, str> {
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    match length {
-        _ if size == 0 => Cow::Borrowed("0"),
-        Some(length) if length.parse() == Ok(size) && !length.starts_with('+') => Cow::Borrowed(length),
-        _ => Cow::Owned(size.to_string()),
-    }
-}
-
 /// The TCP peer by the extensions of the request.
 pub(crate) fn peer(parts: &Parts) -> Option<IpAddr> {
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
@@ -169,39 +124,14 @@ pub(crate) fn header_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Opt
     attributes::join_header_lines(name.as_str(), lines(headers, name))
 }
 
-/// The first line of a header. Further lines are added to `repeats` as values of `attribute`.
-fn single_value<'a>(
-    headers: &'a HeaderMap,
-    name: &HeaderName,
-    attribute: &'a str,
-    repeats: &mut Vec<(&'a str, Cow<'a, str>)>,
-) -> Option<Cow<'a, str>> {
-    let mut lines = lines(headers, name);
-    let first = lines.next()?;
-    repeats.extend(lines.map(|line| (attribute, line)));
-    Some(first)
-}
-
-/// The lines of a header. Their bytes are kept, so that two keys are never counted as one.
-fn lines<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = Cow<'a, str>> + use<'a> {
-    headers.get_all(name).into_iter().map(|line| attributes::bytes_to_text(line.as_bytes()))
-}
-
-/// The requested host in its normal form. The request target takes precedence over the header (RFC 9112, section 3.2.2);
-/// in HTTP/2 the target is `:authority`.
-fn host<'a>(parts: &'a Parts, repeats: &mut Vec<(&'a str, Cow<'a, str>)>) -> Option<Cow<'a, str>> {
-    if let Some(authority) = parts.uri.authority() {
-        return Some(attributes::normalize_host(attributes::host_in_authority(authority.as_str())));
-    }
-    Some(match single_value(&parts.headers, &HOST, attributes::HOST, repeats)? {
-        Cow::Borrowed(value) => attributes::normalize_host(value),
-        Cow::Owned(value) => Cow::Owned(attributes::normalize_host(&value).into_owned()),
-    })
+/// The lines of a header.
+fn lines<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    headers.get_all(name).into_iter().map(HeaderValue::as_bytes)
 }
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, Request, request};
+    use http::{Request, request};
 
     use super::*;
 
@@ -209,8 +139,9 @@ mod tests {
     fn read_with(request: Request<()>, layer_attributes: &Attributes, name: &str) -> Option<String> {
         let (parts, ()) = request.into_parts();
         let sources = AttributeSources::new([name.to_owned()]);
-        let values = sources.read(&parts, layer_attributes, peer(&parts), Some(1024));
-        values.to_request("", 1).attribute(name).map(str::to_owned)
+        let mut attributes = RequestAttributes::new("", 1);
+        sources.read(&parts, layer_attributes, peer(&parts), Some(1024), &mut attributes);
+        attributes.request().attribute(name).map(str::to_owned)
     }
 
     fn read(request: request::Builder, name: &str) -> Option<String> {
@@ -273,9 +204,9 @@ mod tests {
         for (header, name) in [("x-key", "header:x-key"), ("host", "host")] {
             let (parts, ()) = Request::get("/").header(header, "a").header(header, "b").body(()).unwrap().into_parts();
             let sources = AttributeSources::new([name.to_owned()]);
-            let (none, layer_attributes) = (None, Attributes::new());
-            let values = sources.read(&parts, &layer_attributes, none, None);
-            let request = values.to_request("", 1);
+            let (layer_attributes, mut attributes) = (Attributes::new(), RequestAttributes::new("", 1));
+            sources.read(&parts, &layer_attributes, None, None, &mut attributes);
+            let request = attributes.request();
             assert_eq!(request.attribute(name), Some("a"));
             assert_eq!(request.further_values(name).collect::<Vec<_>>(), ["b"]);
         }

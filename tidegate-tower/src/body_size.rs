@@ -1,12 +1,14 @@
 //! The size of a request body: what is known of it before the body is read, and `AssumedBodySize` for a body without a length.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::Version;
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{Method, Version};
 use http_body::Body;
+use tidegate::attributes::stated_body_size;
 
 /// The actual size is not known yet.
 const UNKNOWN: u64 = u64::MAX;
@@ -53,18 +55,19 @@ pub(crate) fn body_size(parts: &Parts, body: &impl Body) -> Option<u64> {
         return Some(size);
     }
     // The type of the body may hide what the head says.
-    if parts.headers.contains_key(TRANSFER_ENCODING) {
-        return None;
-    }
-    let mut lengths = parts.headers.get_all(CONTENT_LENGTH).into_iter();
-    match (lengths.next(), lengths.next()) {
-        (Some(length), None) => length.to_str().ok()?.parse().ok(),
-        (None, _) => {
-            // In HTTP/1 there is no body without one of the two headers.
-            let has_no_body = parts.version < Version::HTTP_2 && matches!(parts.method, Method::GET | Method::HEAD);
-            has_no_body.then_some(0)
-        }
-        _ => None,
+    let is_http1 = parts.version < Version::HTTP_2;
+    let has_transfer_encoding = parts.headers.contains_key(TRANSFER_ENCODING);
+    let lengths = parts.headers.get_all(CONTENT_LENGTH).into_iter().map(HeaderValue::as_bytes);
+    stated_body_size(parts.method.as_str(), is_http1, has_transfer_encoding, lengths)
+}
+
+/// A size as text, without an allocation for most requests.
+pub(crate) fn size_text(headers: &HeaderMap, size: u64) -> Cow<'_, str> {
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    match length {
+        _ if size == 0 => Cow::Borrowed("0"),
+        Some(length) if length.parse() == Ok(size) && !length.starts_with('+') => Cow::Borrowed(length),
+        _ => Cow::Owned(size.to_string()),
     }
 }
 

@@ -10,16 +10,14 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
+use tidegate::attributes::DEFAULT_MAX_BODY_BYTES;
 use tidegate::http::ErrorFormat;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::readiness::{reacquire, release};
 use crate::response_body::error_response;
-use crate::{LimitFuture, ResponseBody, grpc};
-
-/// The default of [`BufferBody::with_max_bytes`]: 64 KiB.
-pub const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
+use crate::{ResponseBody, ResponseFuture, grpc};
 
 const TOO_LARGE_MESSAGE: &str = "The body is too long. Send a shorter one, or its length with it.";
 const INCOMPLETE_MESSAGE: &str = "The body ended before it was complete.";
@@ -46,7 +44,7 @@ const INCOMPLETE_MESSAGE: &str = "The body ended before it was complete.";
 ///     .route("/login", post(async || "welcome"))
 ///     .layer(limits)
 ///     .layer(BufferBody::new().with_max_bytes(4096)); // the last layer is the outermost
-/// # Ok::<(), tidegate::RuleError>(())
+/// # Ok::<(), tidegate::rules::RuleError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct BufferBody {
@@ -65,7 +63,7 @@ pub struct BufferBodyService<T> {
 pub struct BodyText(Bytes);
 
 /// Why a body was not read completely.
-enum BodyError {
+enum BodyReadError {
     TooLarge,
     Incomplete,
 }
@@ -97,6 +95,23 @@ impl<T> Layer<T> for BufferBody {
     }
 }
 
+impl<T> BufferBodyService<T> {
+    /// The service that gets the text of bodies.
+    pub const fn get_ref(&self) -> &T {
+        &self.inner
+    }
+
+    /// The service that gets the text of bodies, to change it. Clones of this service keep theirs.
+    pub const fn get_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+
+    /// The service, which gets no text of bodies any more.
+    pub fn into_inner(self) -> T {
+        self.inner
+    }
+}
+
 impl<T, A, B> Service<Request<A>> for BufferBodyService<T>
 where
     T: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
@@ -106,7 +121,7 @@ where
 {
     type Response = Response<ResponseBody<B>>;
     type Error = T::Error;
-    type Future = LimitFuture<B, T::Error>;
+    type Future = ResponseFuture<B, T::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
         self.inner.poll_ready(context)
@@ -116,7 +131,7 @@ where
         // As in `LimitService`: the service that is ready is called.
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
-        LimitFuture::new(handle(ready, request, self.max_bytes))
+        ResponseFuture::new(handle(ready, request, self.max_bytes))
     }
 }
 
@@ -134,11 +149,11 @@ where
         release(&mut inner);
         request = match buffer(request, max_bytes).await {
             Ok(request) => request,
-            Err(BodyError::TooLarge) => {
+            Err(BodyReadError::TooLarge) => {
                 let status = StatusCode::PAYLOAD_TOO_LARGE;
                 return Ok(error_response(status, ErrorFormat::Json, "body_too_large", TOO_LARGE_MESSAGE));
             }
-            Err(BodyError::Incomplete) => {
+            Err(BodyReadError::Incomplete) => {
                 let status = StatusCode::BAD_REQUEST;
                 return Ok(error_response(status, ErrorFormat::Json, "body_unreadable", INCOMPLETE_MESSAGE));
             }
@@ -155,7 +170,7 @@ fn should_read<A: Body>(request: &Request<A>, max_bytes: usize) -> bool {
 }
 
 /// The same request with its body read.
-async fn buffer<A>(request: Request<A>, max_bytes: usize) -> Result<Request<A>, BodyError>
+async fn buffer<A>(request: Request<A>, max_bytes: usize) -> Result<Request<A>, BodyReadError>
 where
     A: Body<Data = Bytes> + From<Bytes>,
 {
@@ -168,14 +183,14 @@ where
 }
 
 /// Reads a body of at most `max_bytes` bytes.
-async fn read(body: impl Body<Data = Bytes>, max_bytes: usize) -> Result<Bytes, BodyError> {
+async fn read(body: impl Body<Data = Bytes>, max_bytes: usize) -> Result<Bytes, BodyReadError> {
     let mut body = pin!(body);
     let mut read = BytesMut::new();
     while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
-        let frame = frame.map_err(|_| BodyError::Incomplete)?;
+        let frame = frame.map_err(|_| BodyReadError::Incomplete)?;
         if let Some(data) = frame.data_ref() {
             if data.len() > max_bytes - read.len() {
-                return Err(BodyError::TooLarge);
+                return Err(BodyReadError::TooLarge);
             }
             read.extend_from_slice(data);
         }

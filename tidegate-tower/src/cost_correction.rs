@@ -1,10 +1,11 @@
 //! Corrects the cost of a request once its response is there: by what the response states, or by the size of the body.
 
 use http::response;
+use tidegate::attributes::{RequestAttributes, SIZE};
+use tidegate::grants::Costs;
 use tidegate::spi::{Plan, Store};
-use tidegate::{Costs, Ending, Grant};
+use tidegate::{Ending, Grant};
 
-use crate::attribute_sources::OwnedAttributes;
 use crate::body_size::AssumedBodySize;
 use crate::handle::ActiveLimiter;
 use crate::layer::Settings;
@@ -12,8 +13,7 @@ use crate::layer::Settings;
 /// The size that was assumed for a request, and what its costs are computed from once the size is known.
 pub(crate) struct SizeAssumption {
     pub(crate) size: AssumedBodySize,
-    pub(crate) attributes: OwnedAttributes,
-    pub(crate) cost: u64,
+    pub(crate) attributes: RequestAttributes<'static>,
 }
 
 /// Corrects the cost by the response: by the function of the layer, else by the headers that rules name; and else by the size of the
@@ -27,7 +27,7 @@ pub(crate) async fn correct_cost<S: Store>(
     response: &response::Parts,
     assumption: Option<&SizeAssumption>,
 ) {
-    let by_size = cost_by_size(settings, active, assumption);
+    let by_size = cost_by_size(active, assumption);
     if settings.actual_cost.is_some() || active.has_cost_headers || by_size.is_some() {
         let by_size = |rule: &str| by_size.as_ref()?.rule_cost(rule);
         let actual = |rule: &str| stated_cost(settings, active, response, rule).or_else(|| by_size(rule));
@@ -38,13 +38,12 @@ pub(crate) async fn correct_cost<S: Store>(
 
 /// The plan by the size of the body, if that was assumed and is known now.
 pub(crate) fn cost_by_size<'a, S: Store>(
-    settings: &'a Settings,
     active: &'a ActiveLimiter<S>,
-    assumption: Option<&'a SizeAssumption>,
+    assumption: Option<&SizeAssumption>,
 ) -> Option<Plan<'a>> {
     let assumption = assumption?;
     let size = assumption.size.actual()?.to_string();
-    Some(active.limiter.plan(&assumption.attributes.to_request(&settings.action, assumption.cost, &size)))
+    Some(active.limiter.plan(&assumption.attributes.request().with_replaced_attribute(SIZE, &size)))
 }
 
 /// The actual cost under a rule by the head of the response.

@@ -1,4 +1,4 @@
-//! `LimitFuture`: the response future of the services of this crate.
+//! `ResponseFuture`: the response future of the services of this crate.
 //!
 //! It is a boxed async block. The steps of a request borrow from one another (the plan from the request's parts, the store's
 //! future from the limiter), which a hand-written state machine cannot express without `unsafe`; and the future of a store
@@ -15,17 +15,17 @@ use crate::ResponseBody;
 /// The future of [`LimitService`](crate::LimitService) and [`BufferBodyService`](crate::BufferBodyService).
 ///
 /// Dropping it while its request waits in the queue of a leaky bucket refunds the request, unless others wait behind it.
-pub struct LimitFuture<B, E>(Pin<Box<ResponseFuture<B, E>>>);
+pub struct ResponseFuture<B, E>(Pin<Box<ResponseSteps<B, E>>>);
 
-type ResponseFuture<B, E> = dyn Future<Output = Result<Response<ResponseBody<B>>, E>> + Send;
+type ResponseSteps<B, E> = dyn Future<Output = Result<Response<ResponseBody<B>>, E>> + Send;
 
-impl<B, E> LimitFuture<B, E> {
+impl<B, E> ResponseFuture<B, E> {
     pub(crate) fn new(future: impl Future<Output = Result<Response<ResponseBody<B>>, E>> + Send + 'static) -> Self {
         Self(Box::pin(future))
     }
 }
 
-impl<B, E> Future for LimitFuture<B, E> {
+impl<B, E> Future for ResponseFuture<B, E> {
     type Output = Result<Response<ResponseBody<B>>, E>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -33,8 +33,8 @@ impl<B, E> Future for LimitFuture<B, E> {
     }
 }
 
-impl<B, E> fmt::Debug for LimitFuture<B, E> {
+impl<B, E> fmt::Debug for ResponseFuture<B, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitFuture").finish_non_exhaustive()
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }

@@ -1,11 +1,13 @@
 //! `Handle`: the limiter that all layers, services and connections share, and how to replace it.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use http::header::HeaderName;
+use tidegate::grants::{GrantError, HeldLease};
 use tidegate::spi::Store;
-use tidegate::{Decision, Ending, Grant, GrantError, GrantGuard, HeldLease, Limiter, Request, Timer};
+use tidegate::sync::RwLock;
+use tidegate::{Decision, Ending, Grant, GrantGuard, Limiter, Request, Timer};
 
 use crate::attribute_sources::AttributeSources;
 use crate::lease_renewal::LeaseRenewal;
@@ -59,7 +61,7 @@ impl<S: Store> Handle<S> {
     /// [policy of its own](crate::LimitLayer::with_header_policy), and which response header has the actual cost.
     pub fn replace(&self, limiter: Limiter<S>) {
         let new = Arc::new(ActiveLimiter::new(limiter));
-        let mut active = self.0.active.write().unwrap_or_else(PoisonError::into_inner);
+        let mut active = self.0.active.write();
         let old = std::mem::replace(&mut *active, new);
         drop(active);
         // After the lock is released: dropping a limiter may take long.
@@ -143,7 +145,7 @@ impl<S> Handle<S> {
 
 impl<S> SharedLimiter<S> {
     fn active(&self) -> Arc<ActiveLimiter<S>> {
-        Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.active.read())
     }
 }
 

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
+use tidegate::attributes::RequestAttributes;
 use tidegate::http::{ErrorFormat, HeaderPolicy};
-use tidegate::spi::{BodyNeed, Plan, Store};
-use tidegate::{Limiter, Timer};
+use tidegate::spi::{BodyNeed, Store};
+use tidegate::{Limiter, Request, Timer};
 use tower_layer::Layer;
 
+use crate::canonical_request::canonicalize;
 use crate::handle::ActiveLimiter;
 use crate::{Attributes, Handle, LimitService, attribute_sources, grpc};
 
@@ -114,7 +116,7 @@ impl<S> LimitLayer<S> {
     /// # let layer = LimitLayer::new(Limiter::new(RuleSet::new([])?, MemoryStore::new()));
     /// let axum = layer.clone().with_peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
     /// let tonic = layer.with_peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
-    /// # Ok::<(), tidegate::RuleError>(())
+    /// # Ok::<(), tidegate::rules::RuleError>(())
     /// ```
     pub fn with_peer(self, peer: impl Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.peer = Arc::new(peer))
@@ -195,36 +197,42 @@ impl<S> LimitLayer<S> {
 }
 
 impl<S: Store> LimitLayer<S> {
-    /// Which of the rules that apply to this request read its body. A front end that can read bodies reads it then, and adds it to
-    /// the request as a [`BodyText`](crate::BodyText). None for gRPC, whose streams may last as long as their responses, unless a rule
-    /// counts the tokens of a language model: nobody must avoid that by a header.
-    pub fn body_need(&self, parts: &Parts) -> BodyNeed {
+    /// Which of the rules that apply to this request read its body: found by matching alone, after the request is made
+    /// [canonical](Self::with_canonical_paths). A front end that can read bodies reads it then, and adds it to the request as a
+    /// [`BodyText`](crate::BodyText). None for a request that the layer refuses whatever its body is, and none for gRPC, whose streams may
+    /// last as long as their responses, unless a rule counts the tokens of a language model: nobody must avoid that by a header.
+    pub fn body_need(&self, parts: &mut Parts) -> BodyNeed {
         let active = self.handle.active();
         let rules = active.limiter.rules();
         let is_grpc = grpc::response_type(&parts.headers).is_some();
-        if !rules.reads_body() || (is_grpc && !active.has_usage) {
+        let may_read = rules.reads_body() && (!is_grpc || active.has_usage);
+        if !may_read || canonicalize(parts, rules.escaped_slashes(), self.settings.canonical_paths).is_err() {
             return BodyNeed::None;
         }
-        self.read_plan(&active, parts, |plan| {
-            if is_grpc && !rules.settles_by_usage(plan) { BodyNeed::None } else { plan.body_use().text }
-        })
+        let mut has_usage = false;
+        let found =
+            self.with_request(&active, parts, |request| rules.find(request, |rule| has_usage |= rule.usage.is_some()));
+        match found {
+            Ok(body_use) if !is_grpc || has_usage => body_use.text,
+            _ => BodyNeed::None,
+        }
     }
 
     /// The format of errors with which a front end answers this request itself, before the layer decides it. A request that the layer
     /// admits has it as an extension, unless it is JSON.
     pub fn error_format(&self, parts: &Parts) -> ErrorFormat {
         let active = self.handle.active();
-        #[allow(clippy::redundant_closure_for_method_calls, reason = "the method is not general enough over lifetimes")]
-        let format = self.read_plan(&active, parts, |plan| plan.error_format());
+        let format = self.with_request(&active, parts, |request| active.limiter.plan(request).error_format());
         format.unwrap_or_else(|| header_policy(&self.settings, &active).error_format())
     }
 
-    /// What `read` returns for the plan of a request whose body is not known.
-    fn read_plan<T>(&self, active: &ActiveLimiter<S>, parts: &Parts, read: impl FnOnce(&Plan<'_>) -> T) -> T {
+    /// What `read` returns for a request whose body is not known.
+    fn with_request<T>(&self, active: &ActiveLimiter<S>, parts: &Parts, read: impl FnOnce(&Request<'_>) -> T) -> T {
         let settings = &*self.settings;
-        let attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
-        let values = active.sources.read(parts, &attributes, (settings.peer)(parts), None);
-        read(&active.limiter.plan(&values.to_request(&settings.action, 1)))
+        let layer_attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
+        let mut attributes = RequestAttributes::new(&*settings.action, 1);
+        active.sources.read(parts, &layer_attributes, (settings.peer)(parts), None, &mut attributes);
+        read(&attributes.request())
     }
 }
 

@@ -1,9 +1,11 @@
 //! `LeaseRenewal`: holds the leases of admitted requests, and starts the task that renews them when the first one is held.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use tidegate::grants::{HeldLease, HeldLeases};
 use tidegate::spi::Store;
-use tidegate::{Grant, HeldLease, HeldLeases, Limiter, Timer};
+use tidegate::sync::Mutex;
+use tidegate::{Grant, Limiter, Timer};
 use tokio::task::JoinHandle;
 
 /// The leases of the requests of all layers with one limiter.
@@ -23,7 +25,7 @@ impl<S: Store + 'static> LeaseRenewal<S> {
 
     /// Starts the task, unless it runs. The runtime of an earlier one may have been shut down.
     pub(crate) fn start(&self, current_limiter: impl FnMut() -> Arc<Limiter<S>> + Send + 'static) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = self.task.lock();
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }

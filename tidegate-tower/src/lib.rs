@@ -45,7 +45,7 @@
 //!   headers. A request to which no rule applies passes unchanged.
 //! - **Slots.** A request under a concurrency limit holds its slot until the [body](ResponseBody) of its response ends, also while it is
 //!   delayed. The slots of all requests are renewed together, by a task that the first one spawns on the runtime of tokio. A request
-//!   whose slot is lost ends: with 503, or with [`LeaseLost`] as the error of its body. The extension [`HeldLease`](tidegate::HeldLease)
+//!   whose slot is lost ends: with 503, or with [`LeaseLost`] as the error of its body. The extension [`HeldLease`](tidegate::grants::HeldLease)
 //!   of the request lets a handler hold the slot for longer than the response, such as for an upgraded connection.
 //! - **Denied.** 429 with headers by the policy and a body in the [format](tidegate::http::ErrorFormat) of the rule; the inner service is
 //!   not called. Requests with the content type of gRPC or gRPC-Web get the status `RESOURCE_EXHAUSTED` and the headers as metadata.
@@ -68,7 +68,7 @@
 //! # Modules
 //!
 //! In the order in which a request passes them: `layer` (settings) and `handle` (the shared limiter), `buffer_body` (reads
-//! bodies), `service` (handles a request), `canonical_request` (refuses ambiguous requests), `attribute_sources`, `attributes` and `body_size` (from HTTP to attributes), `decision_slot`
+//! bodies), `service` (handles a request), `degraded_mode`, `canonical_request` (refuses ambiguous requests), `attribute_sources`, `attributes` and `body_size` (from HTTP to attributes), `decision_slot`
 //! (decisions for logs), `lease_renewal` (slots), `readiness` (delays), `limit_headers`, `response_body` and `grpc` (responses),
 //! `future`.
 
@@ -77,11 +77,13 @@ pub use layer::LimitLayer;
 mod handle;
 pub use handle::Handle;
 mod buffer_body;
-pub use buffer_body::{BodyText, BufferBody, BufferBodyService, DEFAULT_MAX_BODY_BYTES};
+pub use buffer_body::{BodyText, BufferBody, BufferBodyService};
 mod decision_slot;
 pub use decision_slot::{DecisionSlot, DecisionSummary};
+mod degraded_mode;
+pub use degraded_mode::DegradedMode;
 mod service;
-pub use service::{DegradedMode, LimitService};
+pub use service::LimitService;
 mod attribute_sources;
 mod attributes;
 mod body_size;
@@ -98,7 +100,7 @@ pub use reserved_tokens::ReservedTokens;
 mod response_body;
 pub use response_body::{LeaseLost, ResponseBody};
 mod future;
-pub use future::LimitFuture;
+pub use future::ResponseFuture;
 mod settlement;
 mod usage_report;
 pub use usage_report::{TokenUsage, UsageCommit, UsageReport};

@@ -11,7 +11,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tidegate::HeldLease;
+use tidegate::grants::HeldLease;
 use tidegate::http::{ErrorFormat, Rejection};
 
 use crate::limit_headers::append_headers;

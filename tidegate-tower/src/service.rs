@@ -12,9 +12,11 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, response};
 use http_body::Body;
+use tidegate::attributes::RequestAttributes;
+use tidegate::grants::HeldLease;
 use tidegate::http::{ErrorFormat, Rejection};
 use tidegate::spi::{BodyNeed, BodyUse, Origin, Plan, Store};
-use tidegate::{Decision, Ending, Grant, GrantGuard, HeldLease, Rule, StoreError, StoreErrorKind};
+use tidegate::{Decision, Ending, Grant, GrantGuard, StoreError, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attribute_sources::header_value;
@@ -26,7 +28,7 @@ use crate::layer::{Settings, header_policy};
 use crate::limit_headers::LimitHeaders;
 use crate::readiness::{reacquire, release};
 use crate::response_body::{error_response, rejection_response};
-use crate::{DecisionSlot, LimitFuture, LimitLayer, ReservedTokens, ResponseBody, UsageReport, grpc};
+use crate::{DecisionSlot, DegradedMode, LimitLayer, ReservedTokens, ResponseBody, ResponseFuture, UsageReport, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
 pub struct LimitService<T, S> {
@@ -34,17 +36,8 @@ pub struct LimitService<T, S> {
     layer: LimitLayer<S>,
 }
 
-/// The store failed, and the rules admit the request without it: an extension of the request, so that the application can
-/// reduce its service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DegradedMode {
-    /// How the store failed.
-    pub reason: StoreErrorKind,
-}
-
 /// The result of a check.
-enum CheckOutcome<B> {
+enum AdmissionResult<B> {
     Admit(Admission),
     Reject(Response<ResponseBody<B>>),
 }
@@ -72,13 +65,6 @@ struct Admission {
     /// Present if the cost is the number of tokens that a language model uses. It has the grant then.
     usage: Option<UsageReport>,
     reserved_tokens: Option<ReservedTokens>,
-}
-
-impl DegradedMode {
-    /// The store failed in this way.
-    pub const fn new(reason: StoreErrorKind) -> Self {
-        Self { reason }
-    }
 }
 
 impl Admission {
@@ -122,6 +108,33 @@ impl<T, S> LimitService<T, S> {
     pub(crate) const fn new(inner: T, layer: LimitLayer<S>) -> Self {
         Self { inner, layer }
     }
+
+    /// The service behind the limits.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, MemoryStore, RuleSet};
+    /// # use tidegate_tower::LimitLayer;
+    /// # use tower_layer::Layer;
+    /// let limits = LimitLayer::new(Limiter::new(RuleSet::new([])?, MemoryStore::new()));
+    /// let mut service = limits.layer("a service");
+    /// *service.get_mut() = "another one";
+    /// assert_eq!(service.get_ref(), &"another one");
+    /// assert_eq!(service.into_inner(), "another one");
+    /// # Ok::<(), tidegate::rules::RuleError>(())
+    /// ```
+    pub const fn get_ref(&self) -> &T {
+        &self.inner
+    }
+
+    /// The service behind the limits, to change it. Clones of this service keep theirs.
+    pub const fn get_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+
+    /// The service behind the limits, without them.
+    pub fn into_inner(self) -> T {
+        self.inner
+    }
 }
 
 impl<T, S, A, B> Service<Request<A>> for LimitService<T, S>
@@ -134,7 +147,7 @@ where
 {
     type Response = Response<ResponseBody<B>>;
     type Error = T::Error;
-    type Future = LimitFuture<B, T::Error>;
+    type Future = ResponseFuture<B, T::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
         self.inner.poll_ready(context)
@@ -144,7 +157,7 @@ where
         // The service that reported ready must be the one that is called; its clone is not ready.
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
-        LimitFuture::new(handle(self.layer.clone(), ready, request))
+        ResponseFuture::new(handle(self.layer.clone(), ready, request))
     }
 }
 
@@ -169,8 +182,8 @@ where
     }
     let body_size = if active.reads_size { body_size(&parts, &body) } else { None };
     let admission = match check(&layer, &active, &parts, body_size).await {
-        CheckOutcome::Admit(admission) => admission,
-        CheckOutcome::Reject(response) => return Ok(response),
+        AdmissionResult::Admit(admission) => admission,
+        AdmissionResult::Reject(response) => return Ok(response),
     };
     if let Some(degraded_mode) = admission.degraded_mode {
         parts.extensions.insert(degraded_mode);
@@ -219,7 +232,7 @@ where
     let (response, grant) = served?;
     let (mut parts, body) = response.into_parts();
     if let Some(usage) = &admission.usage {
-        let by_size = cost_by_size(settings, &active, admission.assumption.as_deref());
+        let by_size = cost_by_size(&active, admission.assumption.as_deref());
         let cost =
             |rule: &str| stated_cost(settings, &active, &parts, rule).or_else(|| by_size.as_ref()?.rule_cost(rule));
         usage.settle_others(cost).await;
@@ -252,19 +265,19 @@ async fn check<S: Store + 'static, B>(
     active: &ActiveLimiter<S>,
     parts: &Parts,
     body_size: Option<u64>,
-) -> CheckOutcome<B> {
+) -> AdmissionResult<B> {
     let settings = &*layer.settings;
     let layer_attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
     let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
-    let values = active.sources.read(parts, &layer_attributes, (settings.peer)(parts), body_size);
-    let request = values.to_request(&settings.action, cost);
+    let mut attributes = RequestAttributes::new(&*settings.action, cost);
+    active.sources.read(parts, &layer_attributes, (settings.peer)(parts), body_size, &mut attributes);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
-    let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
+    let plan = active.limiter.plan(&attributes.request()).with_max_delay(settings.max_delay).with_origin(origin);
     let is_metered = active.has_usage && active.limiter.rules().settles_by_usage(&plan);
     let result = if is_metered {
-        active.limiter.reserve_usage_plan(plan.clone()).await
+        active.limiter.plans().check(&active.limiter.plans().reserving_usage(plan.clone())).await
     } else {
-        active.limiter.check_plan(&plan).await
+        active.limiter.plans().check(&plan).await
     };
     if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
         slot.fill(&result);
@@ -275,8 +288,7 @@ async fn check<S: Store + 'static, B>(
             let assumption = assumed_size.map(|bytes| {
                 Box::new(SizeAssumption {
                     size: AssumedBodySize::new((size == BodyNeed::Enforced).then_some(bytes)),
-                    attributes: values.to_owned_attributes(),
-                    cost,
+                    attributes: attributes.into_owned(),
                 })
             });
             let is_held = plan.lease_owner().is_some() && settings.holds_leases;
@@ -291,12 +303,12 @@ async fn check<S: Store + 'static, B>(
                 }
                 admission.grant = Some(Box::new(grant));
             }
-            CheckOutcome::Admit(if is_metered { admission.with_usage(settings, active, &plan) } else { admission })
+            AdmissionResult::Admit(if is_metered { admission.with_usage(settings, active, &plan) } else { admission })
         }
-        Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, &parts.headers, &decision)),
+        Ok(decision) => AdmissionResult::Reject(reject_denied(settings, active, &parts.headers, &decision)),
         Err(error) => {
             let format = error_format(settings, active, &plan);
-            CheckOutcome::Reject(reject_unavailable(settings, active, &parts.headers, &error, format))
+            AdmissionResult::Reject(reject_unavailable(settings, active, &parts.headers, &error, format))
         }
     }
 }
@@ -309,7 +321,7 @@ fn reject_denied<S: Store, B>(
     decision: &Decision,
 ) -> Response<ResponseBody<B>> {
     let rule = decision.rule().and_then(|id| active.limiter.rules().rule(id));
-    let message = rule.and_then(Rule::message);
+    let message = rule.and_then(|rule| rule.message.as_deref());
     let rejection = header_policy(settings, active).reject(decision, message, accept(headers).as_deref());
     reject(settings, headers, rejection)
 }

@@ -1,10 +1,12 @@
 //! `Settlement`: replaces the costs that a request has reserved by the actual ones.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use tidegate::grants::Costs;
 use tidegate::spi::Store;
-use tidegate::{Costs, Ending, Grant, Limiter};
+use tidegate::sync::Mutex;
+use tidegate::{Ending, Grant, Limiter};
 use tokio::runtime::Handle;
 
 pub(crate) type SettlementFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -90,7 +92,7 @@ impl<S: Store + 'static> ReservedCosts<S> {
     /// What was taken under rules whose cost is in tokens, or under the others.
     fn split_taken(&self, in_tokens: bool) -> Grant {
         let is_metered = |rule: &str| self.limiter.rules().usage(rule).is_some();
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         taken.split_off(|part| part.rules().any(is_metered) == in_tokens)
     }
 }

@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tidegate::grants::{Costs, GrantKind};
+use tidegate::rules::UsageKind;
 use tidegate::spi::{Plan, Store};
-use tidegate::{Costs, Grant, GrantKind, Limiter, RuleMode, Timer, UsageKind};
+use tidegate::sync::Mutex;
+use tidegate::{Grant, Limiter, RuleMode, Timer};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -35,7 +38,7 @@ pub struct TokenUsage {
 /// With several layers around a service, the report is that of all of them.
 #[derive(Clone)]
 pub struct UsageReport {
-    pending: Arc<Pending>,
+    pending: Arc<PendingUsage>,
     /// That of a layer further out, which is told the same.
     outer: Option<Arc<UsageReport>>,
 }
@@ -47,12 +50,12 @@ pub struct UsageCommit {
     outer: Option<Box<UsageCommit>>,
 }
 
-struct Pending {
+struct PendingUsage {
     is_enforced: bool,
-    state: Mutex<PendingState>,
+    state: Mutex<UsageState>,
 }
 
-struct PendingState {
+struct UsageState {
     /// None after the end.
     settlement: Option<Arc<dyn Settlement>>,
     /// The same for rules whose cost is not in tokens, which the head of the response settles. None after that.
@@ -85,12 +88,12 @@ impl UsageReport {
     ) -> Self {
         let rules = limiter.rules();
         let is_enforced =
-            |name: &str| rules.rule(name).is_some_and(|rule| rule.usage().is_some() && rule.mode() != RuleMode::Shadow);
+            |name: &str| rules.rule(name).is_some_and(|rule| rule.usage.is_some() && rule.mode != RuleMode::Shadow);
         let rule_cost = |name: &str| RuleCost { rule: name.to_owned(), usage: rules.usage(name), stated: None };
         let holds = grant.split_off(|part| part.kind() == GrantKind::Held);
         let duration = holds.duration();
         let settlement: Arc<dyn Settlement> = Arc::new(ReservedCosts::new(limiter, holds, grant));
-        let state = PendingState {
+        let state = UsageState {
             settlement: Some(Arc::clone(&settlement)),
             others: Some(settlement),
             rules: plan.rule_ids().map(rule_cost).collect(),
@@ -99,10 +102,11 @@ impl UsageReport {
             expiry: None,
             is_committing: false,
         };
-        let pending = Arc::new(Pending { is_enforced: plan.rule_ids().any(is_enforced), state: Mutex::new(state) });
+        let pending =
+            Arc::new(PendingUsage { is_enforced: plan.rule_ids().any(is_enforced), state: Mutex::new(state) });
         if let (Some(duration), Ok(runtime)) = (duration, Handle::try_current()) {
             let task = commit_before_expiry(Arc::downgrade(&pending), Arc::clone(timer), duration);
-            pending.lock().expiry = Some(runtime.spawn(task).abort_handle());
+            pending.state.lock().expiry = Some(runtime.spawn(task).abort_handle());
         }
         Self { pending, outer: None }
     }
@@ -125,12 +129,12 @@ impl UsageReport {
     /// States the tokens before the head of the response is returned. They are committed with what it states about costs under other rules,
     /// or when all clones are dropped.
     pub fn commit_at_end(&self, tokens: TokenUsage) {
-        self.layers().for_each(|report| report.pending.lock().at_end = Some(tokens));
+        self.layers().for_each(|report| report.pending.state.lock().at_end = Some(tokens));
     }
 
     /// States what is known so far, for a request that takes longer than its reservation may last.
     pub fn set_progress(&self, tokens: TokenUsage) {
-        self.layers().for_each(|report| report.pending.lock().progress = Some(tokens));
+        self.layers().for_each(|report| report.pending.state.lock().progress = Some(tokens));
     }
 
     /// Whether a rule that is not in shadow mode counts the tokens.
@@ -158,7 +162,7 @@ impl UsageReport {
     /// Gives everything back: the request has not reached the service.
     fn refund(&self) {
         let settlement = {
-            let mut state = self.pending.lock();
+            let mut state = self.pending.state.lock();
             state.stop_expiry();
             state.settlement.take()
         };
@@ -171,7 +175,7 @@ impl UsageReport {
     /// that of any other request, however long the response lasts.
     pub(crate) async fn settle_others(&self, cost: impl Fn(&str) -> Option<u64>) {
         let settling = {
-            let mut state = self.pending.lock();
+            let mut state = self.pending.state.lock();
             for rule in &mut state.rules {
                 rule.stated = cost(&rule.rule);
             }
@@ -185,7 +189,7 @@ impl UsageReport {
 
     /// Commits the tokens if the service has [stated](Self::commit_at_end) them.
     pub(crate) fn end_if_stated(&self) {
-        let at_end = self.pending.lock().at_end;
+        let at_end = self.pending.state.lock().at_end;
         if at_end.is_some() {
             self.pending.spawn_commit(at_end);
         }
@@ -194,18 +198,18 @@ impl UsageReport {
 
 /// Commits the progress when four fifths of the reservation have passed: what is not committed in time is lost. Then charges further progress
 /// in the same intervals, since some requests never end.
-async fn commit_before_expiry(pending: Weak<Pending>, timer: Arc<dyn Timer>, duration: Duration) {
+async fn commit_before_expiry(pending: Weak<PendingUsage>, timer: Arc<dyn Timer>, duration: Duration) {
     loop {
         timer.sleep(duration * 4 / 5).await;
-        let Some(commit) = pending.upgrade().and_then(|pending| pending.lock().next_commit()) else { return };
+        let Some(commit) = pending.upgrade().and_then(|pending| pending.state.lock().next_commit()) else { return };
         commit.await;
-        if pending.upgrade().is_none_or(|pending| pending.lock().has_ended_since_commit()) {
+        if pending.upgrade().is_none_or(|pending| pending.state.lock().has_ended_since_commit()) {
             return;
         }
     }
 }
 
-impl Pending {
+impl PendingUsage {
     fn commit(&self, tokens: Option<TokenUsage>) -> Option<JoinHandle<()>> {
         let (settlement, costs) = self.end(tokens)?;
         let settling = settlement.settle(costs);
@@ -221,19 +225,15 @@ impl Pending {
 
     /// What is left to be done. From now on, nothing is.
     fn end(&self, tokens: Option<TokenUsage>) -> Option<(Arc<dyn Settlement>, Costs)> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let settlement = state.settlement.take()?;
         state.stop_expiry();
         let costs = state.costs(tokens);
         Some((settlement, costs))
     }
-
-    fn lock(&self) -> MutexGuard<'_, PendingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl PendingState {
+impl UsageState {
     /// The costs, if these tokens were used; `None` is what was reserved.
     fn costs(&self, tokens: Option<TokenUsage>) -> Costs {
         let cost = |rule: &RuleCost| match rule.usage {
@@ -264,9 +264,9 @@ impl PendingState {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingUsage {
     fn drop(&mut self) {
-        let at_end = self.lock().at_end;
+        let at_end = self.state.lock().at_end;
         self.spawn_commit(at_end);
     }
 }

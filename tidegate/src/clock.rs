@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use crate::Timestamp;
+use crate::sync::Mutex;
 
 /// A source of time.
 ///
@@ -144,7 +145,7 @@ impl ManualClock {
     pub fn set(&self, now: Timestamp) {
         let mut due = Vec::new();
         {
-            let mut time = self.lock();
+            let mut time = self.0.lock();
             time.now = now;
             for ((until, _), waker) in &mut time.sleepers {
                 if *until <= now {
@@ -157,24 +158,20 @@ impl ManualClock {
 
     /// The number of sleeps that have not ended. A test waits for it before it moves the clock.
     pub fn pending_sleeps(&self) -> usize {
-        let time = self.lock();
+        let time = self.0.lock();
         time.sleepers.keys().filter(|(until, _)| *until > time.now).count()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, ManualTime> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        self.lock().now
+        self.0.lock().now
     }
 }
 
 impl Timer for ManualClock {
     fn sleep(&self, span: Duration) -> Sleep {
-        let mut time = self.lock();
+        let mut time = self.0.lock();
         time.started += 1;
         let id = (time.now.plus(span), time.started);
         time.sleepers.insert(id, None);
@@ -197,7 +194,7 @@ impl Future for ManualSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut time = self.clock.lock();
+        let mut time = self.clock.0.lock();
         if self.id.0 <= time.now {
             return Poll::Ready(());
         }
@@ -208,6 +205,6 @@ impl Future for ManualSleep {
 
 impl Drop for ManualSleep {
     fn drop(&mut self) {
-        self.clock.lock().sleepers.remove(&self.id);
+        self.clock.0.lock().sleepers.remove(&self.id);
     }
 }

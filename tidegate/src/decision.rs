@@ -25,7 +25,8 @@ use crate::{RequestProblem, StoreErrorKind, Timestamp};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+/// use tidegate::limits::Algorithm;
+/// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
 ///
 /// let rules = RuleSet::new([
 ///     Rule::new("second", Limit::token_bucket(2, Rate::per_second(1)?)?),

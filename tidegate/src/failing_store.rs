@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::future::pending;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::key::Key;
 use crate::spi::{Plan, Verdict};
 use crate::store::{Adjustment, AdjustmentResults, KnownDenial, OutstandingHolds, Store};
+use crate::sync::Mutex;
 use crate::{MemoryStore, StoreError, StoreErrorKind};
 
 /// A store that fails as a test says. Every other call goes to the store inside.
@@ -78,7 +79,7 @@ impl<S: Store> FailingStore<S> {
 
     /// From now on, those calls fail for which `fault` returns how.
     pub fn fail_if(&self, fault: impl FnMut(FailingCall<'_, '_>) -> Option<Fault> + Send + 'static) {
-        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(fault);
+        *self.faults.lock() = Box::new(fault);
     }
 
     /// From now on, no call fails.
@@ -92,7 +93,7 @@ impl<S: Store> FailingStore<S> {
     }
 
     fn fault(&self, call: FailingCall<'_, '_>) -> Option<Fault> {
-        (self.faults.lock().unwrap_or_else(PoisonError::into_inner))(call)
+        (self.faults.lock())(call)
     }
 
     async fn call<T>(&self, call: FailingCall<'_, '_>, result: impl Future<Output = T>) -> Result<T, StoreError> {

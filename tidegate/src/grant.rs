@@ -50,7 +50,7 @@ use crate::RuleSet;
 /// [`Limiter::renew`]: crate::Limiter::renew
 /// [`Limiter::hold`]: crate::Limiter::hold
 /// [`Limiter::reserve`]: crate::Limiter::reserve
-/// [`HeldLeases`]: crate::HeldLeases
+/// [`HeldLeases`]: crate::grants::HeldLeases
 /// [`GrantGuard`]: crate::GrantGuard
 ///
 /// ```

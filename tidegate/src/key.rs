@@ -37,10 +37,11 @@ use std::fmt::Write;
 
 use siphasher::sip128::SipHasher24;
 
+use crate::Limit;
 use crate::algorithm::State;
 use crate::algorithm::fixed_window::FixedWindow;
+use crate::limits::Period;
 use crate::spi::Subject;
-use crate::{Limit, Period};
 
 /// The version of the key grammar and of the values under the keys.
 pub const KEY_VERSION: &str = "1";
@@ -139,27 +140,22 @@ impl KeyStem {
         self.seed
     }
 
-    /// The tag of a name. Keys with the same tag are in the same partition.
-    pub(crate) fn tag_for_name(name: &str) -> Subject {
-        Subject::from_hash(SipHasher24::new().hash(name.as_bytes()).as_u128())
+    /// The partition of keys that belong together by this name.
+    pub(crate) fn partition_of_name(name: &str) -> u16 {
+        Subject::from_hash(SipHasher24::new().hash(name.as_bytes()).as_u128()).partition()
     }
 
-    /// The tag of a limit without a subject, which spreads limits over the partitions.
-    pub(crate) const fn own_tag(&self) -> Subject {
+    /// The subject of all requests together under this limit. It decides the partition of a rule that has no subject, which spreads such
+    /// rules over the partitions.
+    pub(crate) const fn own_subject(&self) -> Subject {
         Subject::from_hash(self.seed)
     }
 }
 
 impl<'r> Key<'r> {
-    /// The key of `subject` under `stem`, in the partition of `tag`.
+    /// The key of `subject` under `stem`, in this partition, below [`PARTITIONS`].
     #[inline(always)]
-    pub fn new(stem: &'r KeyStem, tag: Subject, subject: Subject) -> Self {
-        let partition = (tag.hash() >> 96) as u16 % PARTITIONS;
-        Self { stem, partition, overflow: false, subject }
-    }
-
-    /// A key with a known partition, below [`PARTITIONS`].
-    pub(crate) fn in_partition(stem: &'r KeyStem, partition: u16, subject: Subject) -> Self {
+    pub fn new(stem: &'r KeyStem, partition: u16, subject: Subject) -> Self {
         Self { stem, partition: partition % PARTITIONS, overflow: false, subject }
     }
 
@@ -279,7 +275,8 @@ const _: () = assert!(size_of::<State>() <= 24);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Periods, Rate, Window};
+    use crate::Rate;
+    use crate::limits::{Periods, Window};
     use std::time::Duration;
 
     fn name(key: &Key<'_>) -> Vec<u8> {
@@ -293,7 +290,7 @@ mod tests {
         let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
         let stem = KeyStem::for_rule("api", &limit, "");
         let subject = Subject::from_hash(7 << 96);
-        let name = name(&Key::new(&stem, subject, subject));
+        let name = name(&Key::new(&stem, subject.partition(), subject));
         assert_eq!(name.len(), 28);
         assert!(name.starts_with(b"tg1{07}api:t"));
     }
@@ -303,22 +300,22 @@ mod tests {
         let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
         let stem = KeyStem::for_rule("api", &limit, "");
         let (ann, bob) = (Subject::from_hash(7 << 96), Subject::from_hash((7 << 96) + 1));
-        let bucket = Key::new(&stem, ann, ann).overflow(0);
+        let bucket = Key::new(&stem, ann.partition(), ann).overflow(0);
         assert_eq!(name(&bucket), [&b"tg1{07}api:t+"[..], &[0; 16]].concat());
-        assert_eq!(name(&bucket), name(&Key::new(&stem, bob, bob).overflow(0)));
-        assert_ne!(name(&bucket), name(&Key::new(&stem, ann, ann).overflow(1)));
-        assert_ne!(name(&bucket), name(&Key::new(&stem, ann, Subject::from_hash(0))));
+        assert_eq!(name(&bucket), name(&Key::new(&stem, bob.partition(), bob).overflow(0)));
+        assert_ne!(name(&bucket), name(&Key::new(&stem, ann.partition(), ann).overflow(1)));
+        assert_ne!(name(&bucket), name(&Key::new(&stem, ann.partition(), Subject::from_hash(0))));
     }
 
-    /// Regression: the tag of a limit was its seed, and as a subject it cancelled the seed out: all such keys had the id 0.
+    /// Regression: what decided the partition of a limit was its seed, and as a subject it cancelled the seed out: all such keys had the id 0.
     #[test]
     fn limits_without_a_subject_have_different_ids_in_memory() {
         let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
         let stems = ["a", "b"].map(|rule| KeyStem::for_rule(rule, &limit, "static"));
-        let ids = stems.each_ref().map(|stem| Key::new(stem, stem.own_tag(), stem.own_tag()).id());
+        let ids = stems.each_ref().map(|stem| Key::new(stem, stem.own_subject().partition(), stem.own_subject()).id());
         assert_ne!(ids[0], ids[1]);
         for (stem, id) in stems.iter().zip(ids) {
-            let key = |subject| Key::new(stem, stem.own_tag(), subject);
+            let key = |subject| Key::new(stem, stem.own_subject().partition(), subject);
             assert!(
                 id != 0
                     && id != key(Subject::from_hash(0)).id()
@@ -326,8 +323,9 @@ mod tests {
             );
         }
         // A subject of one limit does not have the id of another limit's subject, in whichever way they are paired.
-        let crossed =
-            [(0, 1), (1, 0)].map(|(stem, tag)| Key::new(&stems[stem], stems[tag].own_tag(), stems[tag].own_tag()).id());
+        let crossed = [(0, 1), (1, 0)]
+            .map(|(stem, of)| (&stems[stem], stems[of].own_subject()))
+            .map(|(stem, subject)| Key::new(stem, subject.partition(), subject).id());
         assert_ne!(crossed[0], crossed[1]);
     }
 

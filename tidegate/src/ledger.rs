@@ -21,10 +21,11 @@ pub use outbox::{Outbox, OutboxBatch, OutboxPosition};
 pub(crate) use recorded_change::entry_for_change;
 pub use stage::{BoxFuture, Journal, LedgerStage, UnconfirmedEntry};
 
+use crate::Timestamp;
 use crate::algorithm::quota::QuotaState;
 use crate::key::{Key, KeyStem};
+use crate::limits::Period;
 use crate::spi::Subject;
-use crate::{Period, Timestamp};
 
 /// How the consumption of a quota reaches the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -24,10 +24,10 @@
 //! | for | see |
 //! |---|---|
 //! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`AcquireOutcome`] |
-//! | what a request took, until it ends | [`Grant`], [`Ending`], [`Costs`], [`GrantGuard`], [`HeldLeases`] |
-//! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`OnOverload`], [`OnMissing`], [`AnonymousBounds`], [`PartitionBy`] |
-//! | quotas that touch money | [`LedgerMode`], [`Rule::with_ledger`]; the crate `tidegate-ledger` |
-//! | limits | [`Limit`], [`Rate`], [`Window`], [`Periods`], [`Algorithm`] |
+//! | what a request took, until it ends | [`Grant`], [`Ending`], [`GrantGuard`], [`grants`] |
+//! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`rules`] |
+//! | quotas that touch money | [`Rule::with_ledger`]; the crate `tidegate-ledger` |
+//! | limits | [`Limit`], [`Rate`], [`limits`] |
 //! | where limits are kept | [`MemoryStore`], or `RedisStore` of the crate `tidegate-redis`; [`Secret`], [`StoreError`] |
 //! | time, and tests of your own limits | [`ManualClock`], [`SystemClock`], [`SleepTimer`], [`Timestamp`] |
 //! | HTTP header fields and responses | [`http`] |
@@ -59,6 +59,9 @@
 pub mod attributes;
 pub mod http;
 pub mod spi;
+/// The locks that the crates of Tidegate share. No part of the public API: they are no concern of rate limits.
+#[doc(hidden)]
+pub mod sync;
 
 mod algorithm;
 mod clock;
@@ -87,36 +90,68 @@ mod rule;
 mod rule_set;
 mod store;
 mod subject;
-mod sync;
 mod timestamp;
 mod usage;
 mod verdict;
 mod window;
 
-pub use algorithm::penalty::Penalty;
 pub use clock::{Clock, ManualClock, SleepTimer, SystemClock, Timer};
-pub use decision::{CheckResult, Decision};
-pub use grant::{Costs, Ending, Grant, GrantError, GrantKind, GrantPart, Retake};
-pub use ledger::LedgerMode;
-pub use limit::{Algorithm, Limit, LimitError};
-pub use limiter::{
-    AcquireOutcome, DEFAULT_RESERVATION_TTL, GrantGuard, HeldLease, HeldLeases, Limiter, OutstandingReservations,
-};
+pub use decision::Decision;
+pub use grant::{Ending, Grant};
+pub use limit::Limit;
+pub use limiter::{AcquireOutcome, GrantGuard, Limiter};
 pub use memory::MemoryStore;
-pub use namespace::{Namespace, NamespaceError};
 pub(crate) use network::Network;
-pub use on_failure::{OnFailure, OnOverload};
-pub use periods::{Anchor, Period, Periods, Weekday};
+pub use on_failure::OnFailure;
 pub use rate::Rate;
 pub use request::Request;
-pub use request_problem::{RequestProblem, RequestProblemKind};
-pub use rule::{AnonymousBounds, OnMissing, PartitionBy, Rule, RuleMode};
-pub use rule_set::{RuleError, RuleSet};
+pub use request_problem::RequestProblem;
+pub use rule::{Rule, RuleMode};
+pub use rule_set::RuleSet;
 pub use store::{StoreError, StoreErrorKind};
 pub use subject::Secret;
 pub use timestamp::Timestamp;
-pub use usage::UsageKind;
-pub use window::Window;
+
+/// What a [`Limit`] is made of, beside its [`Rate`].
+///
+/// ```
+/// use tidegate::Limit;
+/// use tidegate::limits::{Algorithm, Period, Periods};
+///
+/// let quota = Limit::quota(10_000, Periods::new(Period::Month, "Europe/Berlin", None)?)?;
+/// assert_eq!(quota.algorithm(), Algorithm::Quota);
+/// # Ok::<(), tidegate::limits::LimitError>(())
+/// ```
+pub mod limits {
+    pub use crate::algorithm::penalty::Penalty;
+    pub use crate::limit::{Algorithm, LimitError};
+    pub use crate::periods::{Anchor, Period, Periods, Weekday};
+    pub use crate::window::Window;
+}
+
+/// What a [`Rule`] may be set to, beside its [`RuleMode`] and what it does [on a failure](OnFailure).
+///
+/// ```
+/// use tidegate::rules::{OnMissing, UsageKind};
+/// use tidegate::{Limit, Rate, Rule};
+///
+/// let tokens = Rule::new("tokens", Limit::token_bucket(10_000, Rate::per_second(100)?)?);
+/// let tokens = tokens.with_per(["user"]).with_on_missing(OnMissing::Error).with_usage(UsageKind::Total);
+/// # Ok::<(), tidegate::limits::LimitError>(())
+/// ```
+pub mod rules {
+    pub use crate::ledger::LedgerMode;
+    pub use crate::on_failure::OnOverload;
+    pub use crate::rule::{AnonymousBounds, OnMissing, PartitionBy};
+    pub use crate::rule_set::RuleError;
+    pub use crate::usage::UsageKind;
+}
+
+/// The parts of a [`Grant`], how it ends, and who holds it until then.
+pub mod grants {
+    pub use crate::grant::{Costs, GrantError, GrantKind, GrantPart, Retake};
+    pub use crate::limiter::{DEFAULT_RESERVATION_TTL, HeldLease, HeldLeases, OutstandingReservations};
+}
 
 /// Runs the examples of the guide as tests.
 #[cfg(doctest)]

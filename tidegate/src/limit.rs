@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use crate::Rate;
 use crate::algorithm::Calendar;
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::FixedWindow;
@@ -13,7 +14,7 @@ use crate::algorithm::quota::Quota;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::{Periods, Rate, Window};
+use crate::limits::{Periods, Window};
 
 /// The largest number of units: 2^52 - 1, so that the sum of two is exact in a Lua number.
 pub const MAX_AMOUNT: u64 = (1 << 52) - 1;
@@ -47,7 +48,7 @@ pub const MAX_SLICES: u64 = 120;
 ///     Limit::sliding_log(100_000, Duration::from_secs(1)).unwrap_err().to_string(),
 ///     "sliding_log.limit: 100000 is above the largest value, 65535 (it keeps every request; use sliding_window)"
 /// );
-/// # Ok::<(), tidegate::LimitError>(())
+/// # Ok::<(), tidegate::limits::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -70,6 +71,23 @@ pub enum Limit {
     /// [`Rule::with_penalty`](crate::Rule::with_penalty).
     Penalty(Penalty),
 }
+
+/// Evaluates `$body` with the parameters of a limit, and their type if that is needed. This is the list of all kinds.
+macro_rules! with_kind {
+    ($limit:expr, $parameters:ident => $body:expr) => {
+        match $limit {
+            Limit::TokenBucket($parameters) => $body,
+            Limit::LeakyBucket($parameters) => $body,
+            Limit::FixedWindow($parameters) => $body,
+            Limit::SlidingLog($parameters) => $body,
+            Limit::SlidingWindow($parameters) => $body,
+            Limit::Concurrency($parameters) => $body,
+            Limit::Quota($parameters) => $body,
+            Limit::Penalty($parameters) => $body,
+        }
+    };
+}
+pub(crate) use with_kind;
 
 /// The kind of a [`Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,11 +156,12 @@ impl Limit {
     /// Allows `amount` units in each calendar period.
     ///
     /// ```
-    /// use tidegate::{Limit, Period, Periods};
+    /// use tidegate::limits::{Period, Periods};
+    /// use tidegate::Limit;
     ///
     /// let month = Limit::quota(1_000_000, Periods::new(Period::Month, "Europe/Berlin", None)?)?;
     /// assert_eq!(month.amount(), 1_000_000);
-    /// # Ok::<(), tidegate::LimitError>(())
+    /// # Ok::<(), tidegate::limits::LimitError>(())
     /// ```
     pub fn quota(amount: u64, periods: Periods) -> Result<Self, LimitError> {
         Self::quota_with_grace(amount, 0, periods)
@@ -213,7 +232,7 @@ impl Limit {
     /// let limit = Limit::token_bucket(20, Rate::per_second(10)?)?;
     /// assert_eq!(limit.share(3), Limit::token_bucket(6, Rate::new(10, std::time::Duration::from_secs(3))?)?);
     /// assert_eq!(limit.share(100).amount(), 1);
-    /// # Ok::<(), tidegate::LimitError>(())
+    /// # Ok::<(), tidegate::limits::LimitError>(())
     /// ```
     pub fn share(&self, instances: u32) -> Self {
         let instances = u64::from(instances.max(1));
@@ -339,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_share_of_a_quota_is_a_part_of_its_amount_and_grace() {
-        let periods = Periods::utc(crate::Period::Month);
+        let periods = Periods::utc(crate::limits::Period::Month);
         let limit = Limit::quota_with_grace(100, 7, periods).unwrap();
         assert_eq!(limit.share(3), Limit::quota_with_grace(33, 2, periods).unwrap());
         assert_eq!(limit.share(1000), Limit::quota(1, periods).unwrap());

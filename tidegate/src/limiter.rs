@@ -15,9 +15,10 @@ mod grant_guard;
 mod held_leases;
 mod leases;
 mod ledger_stage;
+mod plan_limiter;
 mod reservations;
 mod slot_releases;
-mod unstored;
+mod stateless_checks;
 mod wait_queue;
 
 use std::borrow::Borrow;
@@ -32,9 +33,10 @@ use drop_guard::DropGuard;
 use fallback::Fallback;
 pub use grant_guard::GrantGuard;
 pub use held_leases::{HeldLease, HeldLeases};
+pub use plan_limiter::PlanLimiter;
 pub use reservations::{DEFAULT_RESERVATION_TTL, OutstandingReservations};
 use slot_releases::SlotReleases;
-use unstored::UnstoredChecks;
+use stateless_checks::StatelessChecks;
 use wait_queue::WaitQueue;
 
 use crate::spi::{LedgerStage, Observer, Verdict};
@@ -136,11 +138,28 @@ impl<S: Store> Limiter<S> {
     /// If the store fails, the rules [decide](crate::OnFailure) what happens, and the decision is
     /// [degraded](Decision::degraded). An error means that a rule is closed then: refuse the request as a failure of the
     /// service.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Request, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, request: &Request<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let decision = limiter.check(request).await?;
+    /// println!("allowed: {}, try again after {:?}", decision.is_allowed(), decision.retry_after());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn check(&self, request: &Request<'_>) -> Result<Decision, StoreError> {
         self.check_plan(&self.plan(request)).await
     }
 
     /// Decides `request` like [`check`](Self::check) but consumes nothing.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Request, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, request: &Request<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{:?} are left", limiter.peek(request).await?.remaining());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn peek(&self, request: &Request<'_>) -> Result<Decision, StoreError> {
         self.check_plan(&self.plan(request).with_peek()).await
     }
@@ -148,6 +167,15 @@ impl<S: Store> Limiter<S> {
     /// Takes as many units as there are, up to `max_units`, in one step. Each unit costs what the request costs.
     ///
     /// [`Decision::granted`] is the number of units. `max_units = 0` grants nothing.
+    ///
+    /// ```
+    /// # use tidegate::{Grant, Limiter, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, mut grant: Grant) -> Result<(), Box<dyn std::error::Error>> {
+    /// let granted = limiter.take_up_to(request, 100).await?.granted();
+    /// println!("sends {granted} of 100 messages");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn take_up_to(&self, request: &Request<'_>, max_units: u64) -> Result<Decision, StoreError> {
         if max_units == 0 {
             return self.peek(request).await.map(Decision::without_units);
@@ -155,8 +183,7 @@ impl<S: Store> Limiter<S> {
         self.check_plan(&self.plan(request).with_max_units(max_units)).await
     }
 
-    /// Decides a plan, or peeks if it is a [peek](Plan::with_peek). Failures are handled as in [`check`](Self::check).
-    pub async fn check_plan(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+    pub(crate) async fn check_plan(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
         if plan.checks().is_empty() {
             return Ok(self.pass(plan));
         }
@@ -182,7 +209,9 @@ impl<S: Store> Limiter<S> {
             guard.disarm();
         }
         match self.observe_error(result) {
-            Ok(verdict) if verdict.checks().iter().any(|check| check.unstored) => self.finish_unstored(plan, &verdict),
+            Ok(verdict) if verdict.checks().iter().any(|check| check.stateless) => {
+                self.finish_stateless(plan, &verdict)
+            }
             Ok(verdict) if generations.is_empty() => {
                 self.name_accounts(plan);
                 Ok(self.finish(plan, &verdict))
@@ -199,9 +228,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Decides a plan without the store, as its rules require after the store failed with `error`, unless a denial is
-    /// [known](Store::known_denial). Returns the error if a rule is closed then. For callers that give up on the store themselves, such as after a timeout of their own.
-    pub fn fall_back(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
+    /// Decides a plan without the store, as its rules require after the store failed with `error`.
+    pub(crate) fn fall_back(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
         if plan.problem().is_some() {
             return Ok(self.pass(plan));
         }
@@ -229,56 +257,68 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Decides the checks for which a full store had no state in memory, too. The request passes only if both pass.
-    fn finish_unstored(&self, plan: &Plan<'_>, verdict: &Verdict) -> Result<Decision, StoreError> {
-        let Some(unstored) = UnstoredChecks::new(plan, verdict) else {
+    fn finish_stateless(&self, plan: &Plan<'_>, verdict: &Verdict) -> Result<Decision, StoreError> {
+        let Some(stateless) = StatelessChecks::new(plan, verdict) else {
             // A denial stands, since a fresh state denies least; and without enforced checks there is nothing to decide.
             return Ok(self.finish(plan, verdict));
         };
         let error = StoreError::new(StoreErrorKind::Refused, "the store is full and has no state of the subject");
-        self.observe_undecided(unstored.plan(), &error);
-        let decided = self.fallback.decide(unstored.plan(), error, self.store.instances());
+        self.observe_undecided(stateless.plan(), &error);
+        let decided = self.fallback.decide(stateless.plan(), error, self.store.instances());
         let granted = decided.as_ref().map_or(0, Decision::granted);
-        let refunds = unstored.refunds(granted);
+        let refunds = stateless.refunds(granted);
         self.spawn_apply(&refunds);
         let decision = decided?;
-        Ok(self.observe(plan, if granted == 0 { decision } else { unstored.merge(&decision) }))
-    }
-
-    /// Checks that the store responds. A failure is observed.
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        self.observe_error(self.store.ping().await)
+        Ok(self.observe(plan, if granted == 0 { decision } else { stateless.merge(&decision) }))
     }
 }
 
-/// Resetting
-impl<S: Store> Limiter<S> {
-    /// Resets the limits of the subjects of `request`, under every rule that matches it.
-    pub async fn forget(&self, request: &Request<'_>) -> Result<(), StoreError> {
-        self.forget_plan(&self.plan(request)).await
-    }
-
-    /// Resets the limits of the subjects of `plan`. This instance admits them at once, others within a second: until then they may
-    /// repeat a denial that they [know](Store::known_denial).
-    pub async fn forget_plan(&self, plan: &Plan<'_>) -> Result<(), StoreError> {
-        let keys: Vec<_> = plan.checks().iter().map(|check| *check.key()).collect();
-        self.observe_error(self.store.forget(&keys).await)
-    }
-}
-
-/// Without a runtime
+/// Deciding without a runtime
 impl<S: Borrow<MemoryStore>> Limiter<S> {
     /// [`check`](Self::check) on a memory store, which decides at once and cannot fail.
     pub fn check_now(&self, request: &Request<'_>) -> Decision {
         self.check_plan_now(&self.plan(request))
     }
 
-    /// [`check_plan`](Self::check_plan) on a memory store.
     #[inline(always)]
-    pub fn check_plan_now(&self, plan: &Plan<'_>) -> Decision {
+    pub(crate) fn check_plan_now(&self, plan: &Plan<'_>) -> Decision {
         if plan.checks().is_empty() {
             return self.pass(plan);
         }
         self.finish(plan, &self.store.borrow().decide_now(plan))
+    }
+}
+
+/// Looking and resetting
+impl<S: Store> Limiter<S> {
+    /// Checks that the store responds. A failure is observed.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Request, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, request: &Request<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// limiter.ping().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.observe_error(self.store.ping().await)
+    }
+
+    /// Resets the limits of the subjects of `request`, under every rule that matches it. This instance admits them at once, others within a
+    /// second: until then they may repeat a denial that they [know](Store::known_denial).
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Request, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, request: &Request<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// limiter.forget(request).await?;
+    /// println!("has its whole limit again");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn forget(&self, request: &Request<'_>) -> Result<(), StoreError> {
+        let plan = self.plan(request);
+        let keys: Vec<_> = plan.checks().iter().map(|check| *check.key()).collect();
+        self.observe_error(self.store.forget(&keys).await)
     }
 }
 
@@ -299,6 +339,11 @@ impl<S> Limiter<S> {
     #[inline(always)]
     pub fn plan(&self, request: &Request<'_>) -> Plan<'_> {
         self.rules.resolve(request)
+    }
+
+    /// Decides plans in place of requests, for front ends.
+    pub const fn plans(&self) -> PlanLimiter<'_, S> {
+        PlanLimiter::new(self)
     }
 
     /// The decision on a plan without checks: everything passes, except for a request that cannot be judged.

@@ -70,7 +70,7 @@ pub struct Match<'m> {
     pub cost: u64,
     /// What happens while the store fails; `None` for what the rule says.
     pub on_failure: Option<OnFailure>,
-    /// Whether the subject is unauthenticated.
+    /// Whether the subject is anonymous.
     pub anonymous: bool,
     /// The address that the subject is or contains, or the first one of its network. It is hashed like the subject.
     pub address: Option<IpAddr>,

@@ -26,15 +26,15 @@ use std::sync::atomic::Ordering;
 use crate::Timestamp;
 use smallvec::SmallVec;
 
-use crate::algorithm::Change;
 use crate::clock::{Clock, SystemClock};
 use crate::key::Key;
+use crate::ledger::entry_for_change;
 use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
 use crate::plan::{Check, Plan};
 use crate::random::random_u128;
-use crate::spi::Verdict;
 use crate::store::StoreError;
 use crate::sync::{AtomicU64, Mutex};
+use crate::verdict::{Ops, Verdict};
 use locked_shards::{LockedShards, StateLocation, lock};
 use outbox::MemoryOutbox;
 use shard::{MAX_SHARD_KEYS, Shard};
@@ -172,10 +172,10 @@ impl MemoryStore {
         if check.cost() > 0 && !shard.has_room(id, now, 0, check.is_anonymous()) {
             return None;
         }
-        let mut change = None;
-        let verdict = Verdict::decide_one(plan, check, now, shard.get(id), &mut change);
-        if let Some(change) = change {
-            shard.update(id, check.gate().limit(), change, check.max_expiry(now));
+        let mut ops = Ops::new();
+        let verdict = Verdict::decide_one(plan, check, now, shard.get(id), &mut ops);
+        if !ops.is_empty() {
+            shard.update(id, check.gate().limit(), now, &ops, check.max_expiry(now));
             shard.sweep_if_due(now);
         }
         Some(verdict)
@@ -192,7 +192,7 @@ impl MemoryStore {
         self.lock_overflow(&mut locked);
         let full = full_penalties(&mut locked, plan, now);
         let is_own = |index: usize| !locked.is_overflow(index) && !full.contains(&index);
-        let (mut verdict, changes) = Verdict::decide(plan, now, &locked.states(), is_own);
+        let (mut verdict, ops) = Verdict::decide(plan, now, &locked.states(), is_own);
         if verdict.refusal().is_some() {
             return Ok(verdict);
         }
@@ -202,18 +202,20 @@ impl MemoryStore {
             if plan.checks().iter().enumerate().any(is_full) {
                 return Err(ledger::full());
             }
-            let changed = plan.checks().iter().zip(&changes).enumerate();
-            let entry = |(index, (check, change)): (usize, (&Check<'_>, &Option<Change>))| {
-                ledger::entry_for_check(plan, check, locked.get(index), change.as_ref()?, now)
+            let entry = |(index, check): (usize, &Check<'_>)| {
+                let ledger = check.gate().ledger();
+                let entry = ledger.and_then(|_| {
+                    entry_for_change(check.key(), check.gate().limit(), locked.get(index), &ops[index], now)
+                });
+                Some((index, entry?))
             };
-            let entry = |one: (usize, _)| Some((one.0, entry(one)?));
-            let (indexes, entries): (Vec<usize>, Vec<_>) = changed.filter_map(entry).unzip();
+            let (indexes, entries): (Vec<usize>, Vec<_>) = plan.checks().iter().enumerate().filter_map(entry).unzip();
             for (index, id) in indexes.into_iter().zip(outbox.append(entries)?) {
                 verdict.set_entry(index, id);
             }
             outbox.set_generations(plan, &mut verdict);
         }
-        for (index, change) in changes.into_iter().enumerate() {
+        for (index, ops) in ops.iter().enumerate() {
             let check = &plan.checks()[index];
             if locked.is_overflow(index) {
                 let result = &mut verdict.checks_mut()[index];
@@ -223,8 +225,8 @@ impl MemoryStore {
                     result.position = result.position.in_overflow_bucket(number as u32);
                 }
             }
-            if let Some(change) = change {
-                locked.update(index, check.gate().limit(), change, check.max_expiry(now));
+            if !ops.is_empty() {
+                locked.update(index, check.gate().limit(), now, ops, check.max_expiry(now));
             }
         }
         locked.sweep_if_due(now);

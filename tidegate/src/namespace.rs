@@ -16,13 +16,13 @@ const MAX_BYTES: usize = 32;
 /// It has 2 to 32 ASCII letters, digits, `-`, `_`, `.` and `:`. A name other than the default one does not begin like it.
 ///
 /// ```
-/// use tidegate::Namespace;
+/// use tidegate::spi::Namespace;
 ///
 /// let shop: Namespace = "shop".parse()?;
 /// assert_eq!(shop.key_pattern(), "shop1{*");
 /// assert_eq!(Namespace::default().as_str(), "tg");
 /// assert!("tg2".parse::<Namespace>().is_err());
-/// # Ok::<(), tidegate::NamespaceError>(())
+/// # Ok::<(), tidegate::spi::NamespaceError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace(Arc<str>);

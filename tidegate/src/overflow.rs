@@ -6,7 +6,7 @@
 //! long. A reservation with an idempotency key always has the same bucket: repeated in another one, it would be a second reservation. Each
 //! bucket has the limit of one subject.
 //!
-//! Authenticated and unauthenticated newcomers, with and without an address, have separate buckets: a flood of one kind does not
+//! Authenticated and anonymous newcomers, with and without an address, have separate buckets: a flood of one kind does not
 //! use up those of another.
 
 use std::time::Duration;

@@ -15,7 +15,7 @@ mod zoned_calendar;
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{LazyLock, PoisonError, RwLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 pub use anchor::{Anchor, Weekday};
@@ -23,9 +23,11 @@ use bounds_cache::BoundsCache;
 pub use bounds_cache::PeriodBounds;
 use zoned_calendar::ZonedCalendar;
 
+use crate::Timestamp;
 use crate::algorithm::Calendar;
 use crate::limit::LimitError;
-use crate::{Timestamp, Window};
+use crate::limits::Window;
+use crate::sync::RwLock;
 
 /// The length of the periods of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,7 +50,8 @@ pub enum Period {
 /// A handle to a calendar that lives as long as the process: copies are free, and equal periods share one calendar.
 ///
 /// ```
-/// use tidegate::{Anchor, Period, Periods, Timestamp};
+/// use tidegate::limits::{Anchor, Period, Periods};
+/// use tidegate::Timestamp;
 ///
 /// // Billing months in Berlin that begin on the 31st, or on the last day of shorter months.
 /// let months = Periods::new(Period::Month, "Europe/Berlin", Some(Anchor::Day(31)))?;
@@ -60,7 +63,7 @@ pub enum Period {
 ///     error.to_string(),
 ///     "quota.timezone: `Europe/Berln` is not a time zone of the IANA database; did you mean `Europe/Berlin`?"
 /// );
-/// # Ok::<(), tidegate::LimitError>(())
+/// # Ok::<(), tidegate::limits::LimitError>(())
 /// ```
 #[derive(Clone, Copy)]
 pub struct Periods(&'static PeriodCalendar);
@@ -77,6 +80,9 @@ struct PeriodCalendar {
 type Interned = HashMap<(Period, String, Option<Anchor>), &'static PeriodCalendar>;
 
 static INTERNED: LazyLock<RwLock<Interned>> = LazyLock::new(RwLock::default);
+
+/// More than the hours of any period.
+const HOURS_BOUND: u64 = 16_384;
 
 const HOUR_MICROS: u64 = 3_600_000_000;
 
@@ -98,10 +104,10 @@ impl Periods {
 
     fn interned(period: Period, name: String, anchor: Option<Anchor>, zone: jiff::tz::TimeZone) -> Self {
         let key = (period, name, anchor);
-        if let Some(known) = INTERNED.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        if let Some(known) = INTERNED.read().get(&key) {
             return Self(known);
         }
-        let mut interned = INTERNED.write().unwrap_or_else(PoisonError::into_inner);
+        let mut interned = INTERNED.write();
         let zone_name = key.1.clone();
         let calendar = interned.entry(key).or_insert_with(|| {
             let zoned = ZonedCalendar::new(period, anchor, zone);
@@ -134,6 +140,15 @@ impl Periods {
     #[inline]
     pub fn bounds_at(self, now: Timestamp) -> PeriodBounds {
         self.0.cache.get_or_compute(now.as_micros(), || self.0.zoned.bounds_at(now.as_micros()))
+    }
+
+    /// Passes to `push` what the scripts take in place of a calendar: the index of the period at `now` with the hours of the longest one,
+    /// and the first instants of four periods.
+    #[inline]
+    pub fn push_numbers(self, now: Timestamp, mut push: impl FnMut(f64)) {
+        let bounds = self.bounds_at(now);
+        push((bounds.index * HOURS_BOUND + self.max_hours()) as f64);
+        bounds.starts.iter().for_each(|start| push(*start as f64));
     }
 
     /// The first instant of the period with this index, in microseconds.

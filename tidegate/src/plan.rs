@@ -12,10 +12,10 @@ mod counted_subject;
 mod gate;
 mod lease_owner;
 mod origin;
+mod penalties;
 mod plan_error;
-mod rare_part;
+mod plan_extra;
 mod reservation_terms;
-mod strikes;
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub use gate::{Gate, Role};
 pub use lease_owner::LeaseOwner;
 pub use origin::Origin;
 pub use plan_error::PlanError;
-use rare_part::RarePart;
+use plan_extra::PlanExtra;
 pub use reservation_terms::ReservationTerms;
 
 use crate::algorithm::{HoldOp, Op, Take};
@@ -65,7 +65,7 @@ pub struct Plan<'r> {
     /// The names of tenants for the ledger, with the index of a check.
     account_names: Vec<(usize, SmolStr)>,
     /// What few plans have, boxed so that the others stay small.
-    rare: Option<Box<RarePart>>,
+    extra: Option<Box<PlanExtra>>,
     body_use: BodyUse,
 }
 
@@ -88,7 +88,7 @@ impl<'r> Plan<'r> {
         let mut plan = Self::from_distinct(SmallVec::new());
         for check in checks {
             if plan.checks.iter().any(|earlier| earlier.key() == check.key()) {
-                return Err(PlanError::SharedKey { rule: check.gate().rule().to_owned() });
+                return Err(PlanError::SharedKey { rule: check.gate().rule().id.to_string() });
             }
             plan.add(check, false);
         }
@@ -113,7 +113,7 @@ impl<'r> Plan<'r> {
             budget_shares: Vec::new(),
             skipped_shadow: Vec::new(),
             account_names: Vec::new(),
-            rare: None,
+            extra: None,
             body_use: BodyUse::default(),
         }
     }
@@ -132,7 +132,7 @@ impl<'r> Plan<'r> {
             other.join(&check);
             self.budget_shares.push(BudgetShare {
                 check: index,
-                rule: check.gate().rule_smol_str().clone(),
+                rule: check.gate().rule().id.clone(),
                 cost: check.cost(),
             });
         } else if check.is_shadow() && self.shadow().count() >= MAX_SHADOW_CHECKS {
@@ -240,7 +240,7 @@ impl<'r> Plan<'r> {
     pub fn rule_cost(&self, rule: &str) -> Option<u64> {
         let shares_of = |index: usize| self.budget_shares.iter().filter(move |share| share.check == index);
         let own =
-            self.checks.iter().enumerate().filter(|(_, check)| check.gate().rule() == rule).map(|(index, check)| {
+            self.checks.iter().enumerate().filter(|(_, check)| check.gate().rule().id == rule).map(|(index, check)| {
                 check.cost().saturating_sub(shares_of(index).map(|share| share.cost).fold(0, u64::saturating_add))
             });
         let shared = self.budget_shares.iter().filter(|share| share.rule == rule).map(|share| share.cost);
@@ -260,7 +260,7 @@ impl<'r> Plan<'r> {
 
     /// What each rule requires after the store failed with `error`, in the order of the checks. Without shadow rules.
     pub fn policies(&self, error: &StoreError) -> impl Iterator<Item = (&str, OnFailure)> {
-        self.enforced().map(|check| (check.gate().rule(), check.policy(error)))
+        self.enforced().map(|check| (check.gate().rule().id.as_str(), check.policy(error)))
     }
 
     /// Whether there are more than [`MAX_CHECKS`], not counting shadow checks. No store decides such a plan.
@@ -287,8 +287,8 @@ impl<'r> Plan<'r> {
     pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
         let Self { max_units, max_delay, peek, observed, requests, origin, .. } = *self;
         // Plans with a problem have no checks that others could be made of.
-        let rare = self.rare.clone();
-        Plan { max_units, max_delay, peek, observed, requests, origin, rare, ..Plan::from_distinct(checks.collect()) }
+        let extra = self.extra.clone();
+        Plan { max_units, max_delay, peek, observed, requests, origin, extra, ..Plan::from_distinct(checks.collect()) }
     }
 
     /// The time that the store has for the decision, if set.
@@ -314,7 +314,7 @@ impl<'r> Plan<'r> {
     /// The ids of the rules of its checks, also of those that share a check through a budget. One with several limits comes several times.
     pub fn rule_ids(&self) -> impl Iterator<Item = &str> {
         let shared = self.budget_shares.iter().map(|share| &*share.rule);
-        self.checks().iter().map(|check| check.gate().rule()).chain(shared)
+        self.checks().iter().map(|check| check.gate().rule().id.as_str()).chain(shared)
     }
 
     pub(crate) fn budget_shares(&self) -> &[BudgetShare] {

@@ -18,7 +18,7 @@ use crate::limit::{LimitError, MAX_WINDOW_MICROS, whole_micros};
 ///     Rate::per_second(0).unwrap_err().to_string(),
 ///     "rate.amount: 0 is below the smallest value, 1 (a rate that never refills is a limit of 0)"
 /// );
-/// # Ok::<(), tidegate::LimitError>(())
+/// # Ok::<(), tidegate::limits::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {

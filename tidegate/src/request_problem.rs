@@ -32,7 +32,7 @@ pub enum RequestProblemKind {
     TooLong,
     /// The path is refused.
     Path(PathError),
-    /// The value is missing, and a rule that [refuses](crate::OnMissing::Error) such requests counts by it.
+    /// The value is missing, and a rule that [refuses](crate::rules::OnMissing::Error) such requests counts by it.
     Missing,
 }
 

@@ -1,14 +1,16 @@
 //! `Rule`: a limit with the requests and subjects that it applies to. A [`RuleSet`](crate::RuleSet) validates and indexes it.
 
 mod anonymous_bounds;
-mod getters;
 pub use anonymous_bounds::AnonymousBounds;
+mod partition_by;
+pub use partition_by::PartitionBy;
 
 use smol_str::SmolStr;
 
-use crate::attributes::{NormalForms, UnknownFormError};
 use crate::http::ErrorFormat;
-use crate::{LedgerMode, Limit, OnFailure, OnOverload, Penalty, UsageKind};
+use crate::limits::Penalty;
+use crate::rules::{LedgerMode, OnOverload, UsageKind};
+use crate::{Limit, OnFailure};
 
 /// The default maximum number of authenticated subjects of a limit in a shared store.
 pub const DEFAULT_MAX_SUBJECTS: u64 = 10_000_000;
@@ -37,26 +39,9 @@ pub enum OnMissing {
     Error,
 }
 
-/// What decides the partition of a rule's keys, and so their slot in a cluster. Checks of one request whose keys are in one slot are
-/// decided in one step.
-///
-/// The partition of a subject without a tenant comes from the subject, even under a rule that counts by tenant. Otherwise all requests
-/// without a tenant would share one slot.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PartitionBy {
-    /// The tenant if the rule counts by tenant, else the subject, else the rule.
-    #[default]
-    Auto,
-    /// The whole subject. This spreads the users of a large tenant over all servers.
-    Subject,
-    /// The rule: the keys of all its subjects are in one partition.
-    Rule,
-    /// A name: the keys of all rules with this name are in one partition, and so on one server. Only for rules with little traffic.
-    Constant(String),
-}
-
 /// A limit with the requests and subjects that it applies to.
+///
+/// A rule is plain data: its fields say what it does, and `with_*` sets them. A [`RuleSet`](crate::RuleSet) finds what does not fit together.
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,46 +50,72 @@ pub enum PartitionBy {
 /// let login = Rule::new("login", Limit::sliding_log(5, Duration::from_secs(600))?)
 ///     .with_action("login")
 ///     .with_per(["account"]);
-/// assert_eq!((login.id(), login.action()), ("login", Some("login")));
-/// # Ok::<(), tidegate::LimitError>(())
+/// assert_eq!((login.id.as_str(), login.action.as_deref()), ("login", Some("login")));
+/// # Ok::<(), tidegate::limits::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct Rule {
-    pub(crate) id: SmolStr,
-    pub(crate) action: Option<SmolStr>,
-    pub(crate) per: Vec<SmolStr>,
-    /// The normal forms that the rule states for each of them.
-    pub(crate) forms: Vec<StatedForms>,
-    pub(crate) limits: NamedLimits,
-    pub(crate) plans: Vec<(SmolStr, NamedLimits)>,
-    pub(crate) penalty: Option<Penalty>,
-    pub(crate) cost: Option<u64>,
-    pub(crate) computed_cost: bool,
-    pub(crate) mode: RuleMode,
-    pub(crate) budget: Option<SmolStr>,
-    pub(crate) on_failure: OnFailure,
-    pub(crate) on_overload: OnOverload,
-    pub(crate) denial_cache: bool,
-    pub(crate) static_limit: Option<Limit>,
-    pub(crate) anonymous: Option<AnonymousBounds>,
-    pub(crate) max_subjects: u64,
-    pub(crate) partition_by: PartitionBy,
-    pub(crate) security: bool,
-    pub(crate) message: Option<SmolStr>,
-    pub(crate) error_format: Option<ErrorFormat>,
-    pub(crate) cost_header: Option<SmolStr>,
-    pub(crate) usage: Option<UsageKind>,
-    pub(crate) ledger: Option<LedgerMode>,
-    pub(crate) ledger_names: bool,
-    pub(crate) on_missing: OnMissing,
+    /// The name in keys, responses and metrics.
+    pub id: SmolStr,
+    /// The action that the rule applies to; `None` for every action.
+    pub action: Option<SmolStr>,
+    /// The attributes whose combinations are counted separately, each with the [normal forms](crate::attributes::NormalForms) that the rule
+    /// states for it, as in [`with_per`](Self::with_per).
+    pub per: Vec<SmolStr>,
+    /// The limits by name, without those of plans.
+    pub limits: Vec<(SmolStr, Limit)>,
+    /// The limits in place of these for requests whose attribute `plan` has such a value.
+    pub plans: Vec<(SmolStr, Vec<(SmolStr, Limit)>)>,
+    /// The penalty for repeated denials.
+    pub penalty: Option<Penalty>,
+    /// The cost of a request under this rule; `None` for the request's own.
+    pub cost: Option<u64>,
+    /// Whether a [matcher](crate::spi::Matcher) computes the cost of a request under this rule. As with a [cost of its own](Self::cost), a
+    /// [commit](crate::Ending::Commit) with one cost for all rules leaves it as it was reserved.
+    pub computed_cost: bool,
+    /// Whether the rule is applied.
+    pub mode: RuleMode,
+    /// The budget: one allowance that all rules of the same budget share.
+    pub budget: Option<SmolStr>,
+    /// What happens while the store fails.
+    pub on_failure: OnFailure,
+    /// What happens while this instance is overloaded.
+    pub on_overload: OnOverload,
+    /// Whether a store may deny a request in the process, without a call, for up to a second after it denied the same one. A refund on
+    /// another instance is seen at the end of that second.
+    pub denial_cache: bool,
+    /// The limit of one instance under [`OnFailure::Static`], for all subjects together.
+    pub static_limit: Option<Limit>,
+    /// The bounds for anonymous subjects. Without a [matcher](crate::spi::Matcher), which says it for each request, all subjects of a rule that
+    /// has them are anonymous.
+    pub anonymous: Option<AnonymousBounds>,
+    /// The number of authenticated subjects that a shared store remembers at the same time, under each limit of the rule. Further new ones
+    /// share overflow buckets. With `u64::MAX` it does not count them.
+    pub max_subjects: u64,
+    /// What decides the partition of the rule's keys.
+    pub partition_by: PartitionBy,
+    /// Whether the rule protects against guessing: responses say only that the request was refused, and when to retry.
+    pub security: bool,
+    /// The message for refused requests.
+    pub message: Option<SmolStr>,
+    /// The format of the body of refusals; `None` for that of the [header policy](crate::http::HeaderPolicy::with_error_format).
+    pub error_format: Option<ErrorFormat>,
+    /// The response header, in lower case, that contains the actual cost of a request. Front ends [settle](crate::Ending::Settle) it then.
+    pub cost_header: Option<SmolStr>,
+    /// The tokens of a language model that are the actual cost of a request.
+    pub usage: Option<UsageKind>,
+    /// How what its quotas consume reaches the ledger, if it does.
+    pub ledger: Option<LedgerMode>,
+    /// Whether the ledger keeps the names of tenants in clear text, beside their hashes.
+    pub ledger_names: bool,
+    /// What happens to a request without a value that the rule counts by.
+    pub on_missing: OnMissing,
 }
 
 /// The limits of a rule, by name.
 pub(crate) type NamedLimits = Vec<(SmolStr, Limit)>;
-
-/// The normal forms that a rule states for an attribute, if it states any.
-pub(crate) type StatedForms = Result<Option<NormalForms>, UnknownFormError>;
 
 /// Constructors
 impl Rule {
@@ -119,7 +130,6 @@ impl Rule {
             id: id.into().into(),
             action: None,
             per: Vec::new(),
-            forms: Vec::new(),
             limits: named(limits),
             plans: Vec::new(),
             penalty: None,
@@ -170,7 +180,8 @@ impl Rule {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Penalty, Request, Rule, RuleSet};
+    /// use tidegate::limits::Penalty;
+    /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Request, Rule, RuleSet};
     ///
     /// let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
     /// let login = Rule::new("login-ip", Limit::sliding_log(20, minutes(10))?)
@@ -189,7 +200,7 @@ impl Rule {
         self
     }
 
-    /// Applies the rule to requests for this action only.
+    /// Applies the rule to requests for this [action](Self::action) only.
     pub fn with_action(mut self, action: impl Into<String>) -> Self {
         self.action = Some(action.into().into());
         self
@@ -198,9 +209,9 @@ impl Rule {
     /// Counts each combination of these attributes separately. Requests that lack an attribute share one subject, so that none
     /// is exempt.
     ///
-    /// An attribute may have [normal forms](NormalForms) behind it, so that all spellings of a value are one subject:
+    /// An attribute may have [normal forms](crate::attributes::NormalForms) behind it, so that all spellings of a value are one subject:
     /// `account | trim | lower`. Credentials, and accounts of [security](Self::with_security) rules, have [forms by
-    /// default](NormalForms::default_for); `account | exact` counts by the value as it is.
+    /// default](crate::attributes::NormalForms::default_for); `account | exact` counts by the value as it is.
     ///
     /// ```
     /// use std::time::Duration;
@@ -213,27 +224,13 @@ impl Rule {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_per<N: Into<String>>(mut self, attributes: impl IntoIterator<Item = N>) -> Self {
-        let split = |text: N| {
-            let text: String = text.into();
-            match NormalForms::split(&text) {
-                Ok((name, forms)) => (name.into(), Ok(forms)),
-                Err(error) => (text.into(), Err(error)),
-            }
-        };
-        (self.per, self.forms) = attributes.into_iter().map(split).unzip();
+        self.per = attributes.into_iter().map(|attribute| attribute.into().into()).collect();
         self
     }
 
-    /// Sets the cost of a request under this rule, in place of the request's own.
+    /// Sets the [cost](Self::cost) of a request under this rule, in place of the request's own.
     pub fn with_cost(mut self, cost: u64) -> Self {
         self.cost = Some(cost);
-        self
-    }
-
-    /// States that a [matcher](crate::spi::Matcher) computes the cost of a request under this rule. As with a [cost of its
-    /// own](Self::with_cost), a [commit](crate::Ending::Commit) with one cost for all rules leaves it as it was reserved.
-    pub fn with_computed_cost(mut self) -> Self {
-        self.computed_cost = true;
         self
     }
 
@@ -243,72 +240,68 @@ impl Rule {
         self
     }
 
-    /// Sets what happens while the store fails.
+    /// Sets [`on_failure`](Self::on_failure).
     pub fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
         self
     }
 
-    /// Sets what happens while this instance is overloaded.
+    /// Sets [`on_overload`](Self::on_overload).
     pub fn with_on_overload(mut self, on_overload: OnOverload) -> Self {
         self.on_overload = on_overload;
         self
     }
 
-    /// Sets whether a store may deny a request in the process, without a call, for up to a second after it denied the same one. A
-    /// refund on another instance is seen at the end of that second.
+    /// Sets [`denial_cache`](Self::denial_cache).
     pub fn with_denial_cache(mut self, denial_cache: bool) -> Self {
         self.denial_cache = denial_cache;
         self
     }
 
-    /// Sets the limit of one instance under [`OnFailure::Static`], for all subjects together.
+    /// Sets [`static_limit`](Self::static_limit).
     pub fn with_static_limit(mut self, limit: Limit) -> Self {
         self.static_limit = Some(limit);
         self
     }
 
-    /// Marks the subjects of the rule as unauthenticated, and sets bounds for them. A [`Matcher`](crate::spi::Matcher) says for
-    /// each request whether they are.
+    /// Makes the subjects of the rule [anonymous](Self::anonymous), within these bounds.
     pub fn with_anonymous(mut self, bounds: AnonymousBounds) -> Self {
         self.anonymous = Some(bounds);
         self
     }
 
-    /// Sets the number of authenticated subjects that a shared store remembers at the same time, under each limit of the rule; ten
-    /// million by default. Further new ones share overflow buckets.
+    /// Sets [`max_subjects`](Self::max_subjects).
     pub fn with_max_subjects(mut self, max_subjects: u64) -> Self {
         self.max_subjects = max_subjects;
         self
     }
 
-    /// Sets what decides the partition of the rule's keys. A change resets its limits.
+    /// Sets [`partition_by`](Self::partition_by). A change resets the limits of the rule.
     pub fn with_partition_by(mut self, partition_by: PartitionBy) -> Self {
         self.partition_by = partition_by;
         self
     }
 
-    /// Marks a rule that protects against guessing: responses say only that the request was refused, and when to retry.
+    /// Marks a [security](Self::security) rule, which protects against guessing.
     pub fn with_security(mut self) -> Self {
         self.security = true;
         self
     }
 
-    /// Sets the message for refused requests.
+    /// Sets [`message`](Self::message).
     pub fn with_message(mut self, message: impl Into<String>) -> Self {
         self.message = Some(message.into().into());
         self
     }
 
-    /// Sets the format of the body of refusals, in place of that of the [header policy](crate::http::HeaderPolicy::with_error_format); for
-    /// rules that [count tokens](Self::with_usage) in place of [`OpenAi`](ErrorFormat::OpenAi).
+    /// Sets the [format](Self::error_format) of the body of refusals; for rules that [count tokens](Self::with_usage) in place of
+    /// [`OpenAi`](ErrorFormat::OpenAi).
     pub fn with_error_format(mut self, format: ErrorFormat) -> Self {
         self.error_format = Some(format);
         self
     }
 
-    /// Names the response header, in lower case, that contains the actual cost of a request. Front ends
-    /// [settle](crate::Ending::Settle) it then.
+    /// Sets [`cost_header`](Self::cost_header).
     pub fn with_cost_header(mut self, header: impl Into<String>) -> Self {
         self.cost_header = Some(header.into().into());
         self
@@ -319,6 +312,7 @@ impl Rule {
     /// [read](ErrorFormat::OpenAi), unless the rule [says otherwise](Self::with_error_format).
     pub fn with_usage(mut self, usage: UsageKind) -> Self {
         self.usage = Some(usage);
+        _ = self.error_format.get_or_insert(ErrorFormat::OpenAi);
         self
     }
 
@@ -330,22 +324,30 @@ impl Rule {
         self
     }
 
-    /// Sets what happens to a request without a value that the rule counts by.
+    /// Sets [`on_missing`](Self::on_missing).
     pub fn with_on_missing(mut self, on_missing: OnMissing) -> Self {
         self.on_missing = on_missing;
         self
     }
 
-    /// Sets whether the ledger keeps the names of tenants in clear text, beside their hashes.
+    /// Sets [`ledger_names`](Self::ledger_names).
     pub fn with_ledger_names(mut self, ledger_names: bool) -> Self {
         self.ledger_names = ledger_names;
         self
     }
 
-    /// Sets the mode.
+    /// Sets [`mode`](Self::mode).
     pub fn with_mode(mut self, mode: RuleMode) -> Self {
         self.mode = mode;
         self
+    }
+}
+
+/// Facts
+impl Rule {
+    /// Whether the request has another cost under this rule than its own.
+    pub(crate) const fn has_own_cost(&self) -> bool {
+        self.cost.is_some() || self.computed_cost
     }
 }
 

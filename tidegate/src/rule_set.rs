@@ -6,35 +6,36 @@
 //! A request that cannot be judged, such as one with a repeated API key, becomes a plan without checks and with a
 //! [problem](crate::RequestProblem). The limiter denies it without a call, so no front end can admit it by mistake.
 
+mod find;
 mod indexed_rule;
 mod readings;
 mod refusal;
+mod rule_error;
+mod subject_attributes;
 mod validate;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::attributes::{self, BODY, EscapedSlashes, NormalForms, PATH, PLAN};
+use crate::attributes::{BODY, DEFAULT_MAX_BODY_BYTES, EscapedSlashes, NormalForms, PATH, PLAN};
 use crate::http::HeaderPolicy;
 use crate::limit::MAX_AMOUNT;
 use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{CountedSubject, Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
-use crate::spi::{BodyNeed, BodyUse, Key, Match, Matcher, RequestMemo, Subject};
-use crate::{Request, RequestProblemKind, Secret, UsageKind};
+use crate::rules::UsageKind;
+use crate::spi::{Key, Match, Matcher, RequestMemo, Subject};
+use crate::{Request, Secret};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
+pub use rule_error::RuleError;
+use subject_attributes::SubjectAttributes;
 
 /// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.
 const MAX_NAME_BYTES: usize = 64;
-
-/// The longest body that rules read by default, in bytes.
-const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// Validated and indexed rules.
 #[derive(Clone, Debug)]
@@ -59,13 +60,6 @@ pub struct RuleSet {
     for_any: Vec<u32>,
 }
 
-/// An invalid rule: its id, and what to change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleError {
-    rule: SmolStr,
-    problem: String,
-}
-
 impl RuleSet {
     /// Validates and indexes the rules. Their order is kept.
     ///
@@ -75,10 +69,10 @@ impl RuleSet {
     /// let limit = Limit::token_bucket(20, Rate::per_second(10)?)?;
     /// let error = RuleSet::new([Rule::new("api", limit), Rule::new("api", limit)]).unwrap_err();
     /// assert_eq!(error.to_string(), "rule \"api\": the id is taken; give each rule its own");
-    /// # Ok::<(), tidegate::LimitError>(())
+    /// # Ok::<(), tidegate::limits::LimitError>(())
     /// ```
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, RuleError> {
-        let mut set = Self::from_rules(rules, None)?;
+        let mut set = Self::from_rules(rules.into_iter().map(Arc::new), None)?;
         for index in 0..set.rules.len() {
             set.index_action(index);
         }
@@ -88,20 +82,24 @@ impl RuleSet {
 
     /// Validates the rules. `matcher` finds those that apply to a request.
     pub fn with_matcher(
-        rules: impl IntoIterator<Item = Rule>,
+        rules: impl IntoIterator<Item = Arc<Rule>>,
         matcher: impl Matcher + 'static,
     ) -> Result<Self, RuleError> {
         Self::from_rules(rules, Some(Arc::new(matcher)))
     }
 
-    fn from_rules(rules: impl IntoIterator<Item = Rule>, matcher: Option<Arc<dyn Matcher>>) -> Result<Self, RuleError> {
+    fn from_rules(
+        rules: impl IntoIterator<Item = Arc<Rule>>,
+        matcher: Option<Arc<dyn Matcher>>,
+    ) -> Result<Self, RuleError> {
         let (mut indexed, mut indexes) = (Vec::new(), HashMap::new());
         let (mut ids, mut budgets, mut hashers) = (HashSet::new(), HashMap::new(), HasherCache::new(Secret::public()));
         for rule in rules {
-            validate::check(&rule, &mut ids, &mut budgets)?;
+            let error = |problem| RuleError { rule: rule.id.clone(), problem };
+            let attributes = validate::check(&rule, &mut ids, &mut budgets).map_err(error)?;
             if rule.mode != RuleMode::Disabled {
                 indexes.insert(rule.id.clone(), indexed.len());
-                indexed.push(IndexedRule::new(rule, &mut hashers));
+                indexed.push(IndexedRule::new(rule, attributes, &mut hashers));
             }
         }
         let mut set = Self {
@@ -163,7 +161,7 @@ impl RuleSet {
         self
     }
 
-    /// Sets the longest body that rules read, in bytes; 64 KiB by default.
+    /// Sets the longest body that rules read, in bytes; [`DEFAULT_MAX_BODY_BYTES`] by default.
     pub const fn with_max_body_bytes(mut self, bytes: usize) -> Self {
         self.max_body_bytes = bytes;
         self
@@ -173,7 +171,7 @@ impl RuleSet {
     pub fn with_secret(mut self, secret: &Secret) -> Self {
         self.networks = secret.network_hasher();
         let mut hashers = HasherCache::new(secret.clone());
-        self.rules = self.rules.into_iter().map(|indexed| IndexedRule::new(indexed.rule, &mut hashers)).collect();
+        self.rules = self.rules.into_iter().map(|indexed| indexed.with_hashers(&mut hashers)).collect();
         self
     }
 
@@ -186,13 +184,10 @@ impl RuleSet {
     /// [united](Plan::unite), those of the path as written first.
     #[inline(always)]
     pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
-        if self.reads_path
-            && let Some(path) = request.attribute(PATH)
-            && !attributes::is_plain_path(path)
-        {
-            return self.resolve_readings(request, path);
+        match self.ambiguous_path(request) {
+            Some(path) => self.resolve_readings(request, path),
+            None => self.resolve_reading(request, &RequestMemo::new()),
         }
-        self.resolve_reading(request, &RequestMemo::new())
     }
 
     /// The checks of a request whose path is in its normal form.
@@ -209,28 +204,20 @@ impl RuleSet {
                 Err(problem) => Plan::refused_in(plan.error_format(), problem),
             };
         }
-        let lacks_body = self.reads_body && request.attribute(BODY).is_none();
+        let lacks_body = self.lacks_body(request);
         for index in self.matching(request.action()) {
             let indexed = &self.rules[*index as usize];
-            if request.has_repeats()
-                && let Some(name) = request.repeated_names().find(|name| indexed.rule.per().any(|read| read == *name))
-            {
-                return self.refuse(request, RequestProblemKind::Repeated, name);
+            if let Some((kind, name)) = indexed.problem(request) {
+                return self.refuse(request, kind, name);
             }
-            if let Some(name) = indexed.rule.missing_value(request) {
-                return self.refuse(request, RequestProblemKind::Missing, name);
-            }
-            let values = indexed.rule.per.iter().map(|name| request.attribute(name));
-            if indexed.forms.is_empty() {
+            let values = indexed.attributes.names.iter().map(|name| request.attribute(name));
+            if indexed.attributes.forms.is_empty() {
                 self.add_checks(&mut plan, indexed, request, values);
-            } else if let Some(name) = indexed.ambiguous_attribute(request) {
-                return self.refuse(request, RequestProblemKind::Ambiguous, name);
             } else {
                 self.add_normal_checks(&mut plan, indexed, request);
             }
-            if lacks_body && indexed.rule.per().any(|name| name == BODY) {
-                let text = if indexed.rule.mode == RuleMode::Shadow { BodyNeed::Shadow } else { BodyNeed::Enforced };
-                let body_use = plan.body_use().unite(BodyUse { text, ..BodyUse::default() });
+            if lacks_body {
+                let body_use = plan.body_use().unite(indexed.body_use());
                 plan = plan.with_body_use(body_use);
             }
         }
@@ -261,8 +248,8 @@ impl RuleSet {
     #[inline(never)]
     fn add_normal_checks<'r>(&'r self, plan: &mut Plan<'r>, indexed: &'r IndexedRule, request: &Request<'_>) {
         let normal = |(name, forms): (&SmolStr, &NormalForms)| Some(forms.apply(request.attribute(name)?.into()));
-        let values: SmallVec<[Option<Cow<'_, str>>; 4]> =
-            indexed.rule.per.iter().zip(&indexed.forms).map(normal).collect();
+        let SubjectAttributes { names, forms } = &indexed.attributes;
+        let values: SmallVec<[Option<Cow<'_, str>>; 4]> = names.iter().zip(forms).map(normal).collect();
         self.add_checks(plan, indexed, request, values.iter().map(Option::as_deref));
     }
 
@@ -295,7 +282,7 @@ impl RuleSet {
     pub fn reads(&self) -> Vec<String> {
         let mut names = self.matcher.as_ref().map(|matcher| matcher.reads()).unwrap_or_default();
         if self.matcher.is_none() {
-            names.extend(self.rules.iter().flat_map(|indexed| indexed.rule.per().map(str::to_owned)));
+            names.extend(self.rules.iter().flat_map(|indexed| &indexed.attributes.names).map(ToString::to_string));
             names.extend(self.rules.iter().any(|indexed| !indexed.plans.is_empty()).then(|| PLAN.into()));
         }
         names.sort_unstable();
@@ -303,7 +290,7 @@ impl RuleSet {
         names
     }
 
-    /// Whether a rule reads the text of a body. The [plan](Plan::body_use) of a request says whether one that applies to it does.
+    /// Whether a rule reads the text of a body. [`find`](Self::find) says whether one that applies to a request does.
     pub const fn reads_body(&self) -> bool {
         self.reads_body
     }
@@ -331,7 +318,7 @@ impl RuleSet {
     /// The actual cost of a request under a rule, for [settlements](crate::Ending::Settle): the whole number in the rule's
     /// cost header. `header` returns the value of a response header by its name in lower case.
     pub fn actual_cost<'h>(&self, rule: &str, header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
-        let value = header(self.rule(rule)?.cost_header()?)?.trim();
+        let value = header(self.rule(rule)?.cost_header.as_deref()?)?.trim();
         let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
         // A number that does not fit saturates.
         digits.then(|| value.parse().unwrap_or(MAX_AMOUNT).min(MAX_AMOUNT))
@@ -350,12 +337,12 @@ impl RuleSet {
 
     /// The tokens of a language model that are the actual cost under a rule.
     pub fn usage(&self, rule: &str) -> Option<UsageKind> {
-        self.rule(rule)?.usage()
+        self.rule(rule)?.usage
     }
 
     /// A rule by its id; `None` if it is disabled.
     pub fn rule(&self, id: &str) -> Option<&Rule> {
-        self.indexes.get(id).map(|index| &self.rules[*index].rule)
+        self.indexes.get(id).map(|index| &*self.rules[*index].rule)
     }
 
     /// The rules for `action`, in order.
@@ -379,22 +366,7 @@ impl RuleSet {
 
     /// The key of `subject` under a `gate` of these rules, whose keys were in `partition` when it was counted.
     pub(crate) fn key_of_grant<'r>(&'r self, gate: &'r Gate, partition: u16, subject: Subject) -> Option<Key<'r>> {
-        let indexed = &self.rules[*self.indexes.get(gate.rule())?];
+        let indexed = &self.rules[*self.indexes.get(&gate.rule().id)?];
         Some(indexed.key_of_grant(gate, partition, subject))
     }
 }
-
-impl RuleError {
-    /// The id of the invalid rule.
-    pub fn rule(&self) -> &str {
-        &self.rule
-    }
-}
-
-impl fmt::Display for RuleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {:?}: {}", self.rule, self.problem)
-    }
-}
-
-impl Error for RuleError {}

@@ -172,7 +172,7 @@ impl StoreError {
     }
 
     /// Marks an [overload](StoreErrorKind::Overloaded) in which the subject itself had other plans waiting. The request is refused
-    /// then, unless its rules are [open](crate::OnOverload::Open).
+    /// then, unless its rules are [open](crate::rules::OnOverload::Open).
     pub fn with_crowded(mut self) -> Self {
         self.crowded = true;
         self

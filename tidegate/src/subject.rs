@@ -5,6 +5,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 use siphasher::sip128::SipHasher24;
 
+use crate::key::PARTITIONS;
 use crate::network::NetworkHasher;
 use crate::plan::LeaseOwner;
 use crate::random::random_u128;
@@ -129,6 +130,11 @@ impl Subject {
     /// The hash.
     pub const fn hash(self) -> u128 {
         self.0
+    }
+
+    /// The partition of keys that this subject decides, below [`PARTITIONS`].
+    pub const fn partition(self) -> u16 {
+        (self.0 >> 96) as u16 % PARTITIONS
     }
 }
 

@@ -5,7 +5,7 @@ use crate::limit::MAX_AMOUNT;
 /// Which tokens are the actual cost of a request to a language model, as its response reports them.
 ///
 /// ```
-/// use tidegate::UsageKind;
+/// use tidegate::rules::UsageKind;
 ///
 /// assert_eq!([UsageKind::Total, UsageKind::Input, UsageKind::Output].map(|kind| kind.tokens(700, 55)), [755, 700, 55]);
 /// ```

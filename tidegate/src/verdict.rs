@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::holds::{self, HoldStatus};
-use crate::algorithm::{self, Change, DecidedTake, Op, Outcome, State, StateView, StoredState, TakePosition};
+use crate::algorithm::{self, DecidedTake, Op, Outcome, State, TakePosition};
 use crate::ledger::EntryId;
 use crate::plan::{Check, Plan, ReservationTerms};
 use crate::{Limit, Timestamp};
@@ -21,6 +21,9 @@ pub struct Verdict {
     /// By the index of a check, what was recorded for the ledger. `None` without one, so that verdicts stay small.
     entries: Option<Box<WrittenEntries>>,
 }
+
+/// What a decision does to the state of one check, one after the other: nothing, a take, or a take that is denied and a charge of what fits.
+pub type Ops = SmallVec<[Op; 1]>;
 
 /// The entries that were written for the ledger, by the index of their check.
 type WrittenEntries = SmallVec<[(usize, EntryId); 1]>;
@@ -49,7 +52,7 @@ pub struct CheckVerdict {
     pub overflowed: bool,
     /// Whether the store was full and had no state of the subject: the check was decided on a fresh state, and nothing was written.
     /// The limiter decides it again in its own memory.
-    pub unstored: bool,
+    pub stateless: bool,
     /// Whether a shadow check could not be decided, such as on an unreadable state. Its outcome means nothing then.
     pub skipped: bool,
 }
@@ -57,7 +60,7 @@ pub struct CheckVerdict {
 impl CheckVerdict {
     /// The result of a check that was decided on the subject's own state.
     pub const fn new(outcome: Outcome, consumed: bool, position: TakePosition) -> Self {
-        Self { outcome, consumed, position, overflowed: false, unstored: false, skipped: false }
+        Self { outcome, consumed, position, overflowed: false, stateless: false, skipped: false }
     }
 }
 
@@ -133,65 +136,64 @@ impl Verdict {
 
 /// Deciding
 impl Verdict {
-    /// Decides `plan` on the `states` of its checks. Also returns the change of each state, none of them for a peek. `is_own` is
-    /// whether the state of a check, by index, is that of its subject alone and can be written: only then its denial is a strike.
+    /// Decides `plan` on the `states` of its checks. Also returns what the store applies to each state, which is nothing for a peek.
+    /// `is_own` is whether the state of a check, by index, is that of its subject alone and can be written: only then its denial is a
+    /// strike.
     pub fn decide(
         plan: &Plan<'_>,
         now: Timestamp,
         states: &[Option<&State>],
         is_own: impl Fn(usize) -> bool,
-    ) -> (Self, Vec<Option<Change>>) {
+    ) -> (Self, Vec<Ops>) {
         let is_repeat = match plan.reservation().map(|terms| find_holds(plan, terms, now, states)) {
-            Some(Err(refusal)) => return (Self::refused(now, refusal), vec![None; states.len()]),
+            Some(Err(refusal)) => return (Self::refused(now, refusal), vec![Ops::new(); states.len()]),
             Some(Ok(is_repeat)) => is_repeat,
             None => false,
         };
         let room = |check: &Check<'_>, state: Option<&State>| {
-            if is_repeat && !plan.keeps_owner(check) { 1 } else { room(plan, check, state, now) }
+            if is_repeat && !plan.keeps_owner(check) { Room::TAKEN_BEFORE } else { room(plan, check, state, now) }
         };
-        let rooms: SmallVec<[u64; 4]> =
+        let rooms: SmallVec<[Room; 4]> =
             plan.checks().iter().zip(states).map(|(check, state)| room(check, *state)).collect();
-        let granted = plan.granted(|index| rooms[index]);
+        let granted = plan.granted(|index| rooms[index].units);
         let mut checks: SmallVec<[CheckVerdict; 1]> = SmallVec::new();
-        let mut changes = Vec::with_capacity(states.len());
+        let mut ops = Vec::with_capacity(states.len());
         for (check, (state, room)) in plan.checks().iter().zip(states.iter().zip(&rooms)) {
-            let admitted = *room >= granted.max(1);
             let is_taken_before = is_repeat && !plan.keeps_owner(check);
-            let (mut change, input) = (None, CheckInput { plan, check, granted, admitted, is_taken_before });
-            checks.push(input.decide(*state, now, &mut change));
-            changes.push(change);
+            let (mut own_ops, input) = (Ops::new(), CheckInput { plan, check, granted, room: *room, is_taken_before });
+            checks.push(input.decide(*state, now, &mut own_ops));
+            ops.push(own_ops);
         }
         if !plan.is_peek() && plan.has_penalty() {
-            strike(plan, now, states, is_own, &mut checks, &mut changes);
+            strike(plan, now, states, is_own, &mut checks, &mut ops);
         }
         let verdict = Self { decided_at: now, granted, checks, refusal: None, repeat: false, entries: None };
-        (verdict.with_repeat(is_repeat), changes)
+        (verdict.with_repeat(is_repeat), ops)
     }
 
-    /// [`decide`](Self::decide) for a plan of one check, which most are. Writes the change to `change`.
+    /// [`decide`](Self::decide) for a plan of one check, which most are. Adds what the store applies to `ops`.
     #[inline(always)]
     pub(crate) fn decide_one<'r>(
         plan: &Plan<'r>,
         check: &Check<'r>,
         now: Timestamp,
         state: Option<&State>,
-        change: &mut Option<Change>,
+        ops: &mut Ops,
     ) -> Self {
         let room = room(plan, check, state, now);
-        let granted = plan.granted(|_| room);
-        let admitted = room >= granted.max(1);
-        let input = CheckInput { plan, check, granted, admitted, is_taken_before: false };
-        let checks = SmallVec::from_buf([input.decide(state, now, change)]);
+        let granted = plan.granted(|_| room.units);
+        let input = CheckInput { plan, check, granted, room, is_taken_before: false };
+        let checks = SmallVec::from_buf([input.decide(state, now, ops)]);
         Self { decided_at: now, granted, checks, refusal: None, repeat: false, entries: None }
     }
 
     /// Computes a verdict from the reply of a script: its time, the units that it granted, and for each check whether it
-    /// admits them and the state that the script found. `is_repeat` is whether it is a reservation that was made before.
+    /// admits them and the state that the script found, of which it may be a summary. `is_repeat` is whether it is a reservation that was made before.
     pub fn replay(
         plan: &Plan<'_>,
         now: Timestamp,
         granted: u64,
-        states: &[(bool, StoredState)],
+        states: &[(bool, Option<State>)],
         is_repeat: bool,
     ) -> Self {
         let replayed = plan.checks().iter().zip(states).map(|(check, (admitted, state))| {
@@ -199,19 +201,35 @@ impl Verdict {
             let is_taken_before = is_repeat && !plan.keeps_owner(check);
             let consumed = !plan.is_peek() && !is_taken_before && plan.consumes(check, *admitted, granted);
             let decided = DecidedTake { take, admitted: *admitted, consumed };
-            finish(plan, check, &state.view(), state.held(), decided, now)
+            finish(plan, check, state.as_ref(), decided, now)
         });
         Self::new(now, granted, replayed)
     }
 }
 
-/// The units of the plan that `check` has room for.
+/// What a check has room for.
+#[derive(Clone, Copy)]
+struct Room {
+    /// The units of the plan.
+    units: u64,
+    /// Whether a denial changes the state, which then has to be rebased; `None` if that was not found on the way.
+    rebases: Option<bool>,
+}
+
+impl Room {
+    /// That of a check whose units an earlier call of the same reservation took.
+    const TAKEN_BEFORE: Self = Self { units: 1, rebases: Some(false) };
+}
+
 #[inline]
-fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> u64 {
+fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> Room {
     let limit = check.gate().limit();
     match plan.max_units() {
-        1 => u64::from(algorithm::apply(state, limit, now, plan.op(check, 1)).admitted),
-        units => algorithm::room(state, limit, now, plan.take(check, units)),
+        1 => {
+            let result = algorithm::decide(state, limit, now, plan.op(check, 1));
+            Room { units: u64::from(result.admitted), rebases: Some(!result.admitted && result.changes) }
+        }
+        units => Room { units: algorithm::room(state, limit, now, plan.take(check, units)), rebases: None },
     }
 }
 
@@ -245,7 +263,7 @@ fn strike(
     states: &[Option<&State>],
     is_own: impl Fn(usize) -> bool,
     checks: &mut [CheckVerdict],
-    changes: &mut [Option<Change>],
+    ops: &mut [Ops],
 ) {
     let denying = (0..checks.len()).filter(|index| !checks[*index].outcome.admitted && is_own(*index));
     let mut struck: SmallVec<[usize; 4]> = denying.filter_map(|index| plan.penalty_of(index)).collect();
@@ -253,14 +271,15 @@ fn strike(
     struck.sort_unstable();
     struck.dedup();
     for index in struck.into_iter().filter(|index| is_own(*index)) {
-        let Limit::Penalty(penalty) = plan.checks()[index].gate().limit() else { continue };
-        let state = states[index].and_then(State::penalty);
-        let Some(state) = algorithm::penalty::strike(state, penalty, now) else { continue };
-        let take = plan.take(&plan.checks()[index], 1);
-        let (check, view) = (&plan.checks()[index], StateView::Penalty(state));
-        let admitted = algorithm::penalty::apply(Some(state), penalty, now, Op::Take(take)).admitted;
-        checks[index] = finish(plan, check, &view, None, DecidedTake { take, admitted, consumed: false }, now);
-        changes[index] = Some(Change::Penalty(state));
+        let check = &plan.checks()[index];
+        let mut state = states[index].cloned();
+        if !algorithm::apply(&mut state, check.gate().limit(), now, Op::Strike).changes {
+            continue;
+        }
+        let take = plan.take(check, 1);
+        let admitted = algorithm::decide(state.as_ref(), check.gate().limit(), now, Op::Take(take)).admitted;
+        checks[index] = finish(plan, check, state.as_ref(), DecidedTake { take, admitted, consumed: false }, now);
+        ops[index] = SmallVec::from_buf([Op::Strike]);
     }
 }
 
@@ -269,48 +288,53 @@ struct CheckInput<'p, 'r> {
     plan: &'p Plan<'r>,
     check: &'p Check<'r>,
     granted: u64,
-    admitted: bool,
+    room: Room,
     /// Whether it is a take of a reservation that is repeated: it was taken when the reservation was made.
     is_taken_before: bool,
 }
 
 impl CheckInput<'_, '_> {
-    /// The result of the check. Writes the change of its state to `change`.
+    /// The result of the check. Adds what the store applies to `ops`.
     #[inline(always)]
-    fn decide(self, state: Option<&State>, now: Timestamp, change: &mut Option<Change>) -> CheckVerdict {
-        let Self { plan, check, granted, admitted, is_taken_before } = self;
+    fn decide(self, state: Option<&State>, now: Timestamp, ops: &mut Ops) -> CheckVerdict {
+        let Self { plan, check, granted, room, is_taken_before } = self;
+        let admitted = room.units >= granted.max(1);
         let consume = !plan.is_peek();
         let limit = check.gate().limit();
         let take = plan.take(check, granted.max(1));
         let consumed = consume && !is_taken_before && plan.consumes(check, admitted, granted);
         let decided = DecidedTake { take, admitted, consumed };
-        if consume && (consumed || !admitted) {
-            // For a denial, this is a state that had to be rebased, or nothing.
-            *change = algorithm::apply(state, limit, now, plan.op(check, take.units)).change;
+        let op = plan.op(check, take.units);
+        let rebases = || room.rebases.unwrap_or_else(|| algorithm::decide(state, limit, now, op).changes);
+        if consumed || consume && !admitted && rebases() {
+            ops.push(op);
         }
         if consume && !admitted && plan.counts_denied(check) {
-            let charge = Op::Charge { cost: take.total(), position: TakePosition::default() };
-            let charge = algorithm::apply(state, limit, now, algorithm::without_debt(state, limit, now, charge)).change;
-            *change = charge.or(change.take());
-            let after = apply_change(state, change.clone());
-            let held = held_by_others(plan, check, after.as_ref(), now);
-            return finish(plan, check, &State::view(after.as_ref(), limit, now, take), held, decided, now);
+            return count_denied(plan, check, state, now, decided, ops);
         }
-        let held = held_by_others(plan, check, state, now);
-        finish(plan, check, &State::view(state, limit, now, take), held, decided, now)
+        finish(plan, check, state, decided, now)
     }
 }
 
-/// A copy of `state` after `change`.
-fn apply_change(state: Option<&State>, change: Option<Change>) -> Option<State> {
-    match (state.cloned(), change) {
-        (Some(mut state), Some(change)) => {
-            state.commit(change);
-            Some(state)
-        }
-        (None, Some(change)) => Some(State::new(change)),
-        (state, None) => state,
+/// Counts a denied request: consumes what fits of it. Its outcome is that afterwards.
+#[cold]
+fn count_denied(
+    plan: &Plan<'_>,
+    check: &Check<'_>,
+    state: Option<&State>,
+    now: Timestamp,
+    decided: DecidedTake,
+    ops: &mut Ops,
+) -> CheckVerdict {
+    let (limit, mut after) = (check.gate().limit(), state.cloned());
+    for op in ops.iter() {
+        algorithm::apply(&mut after, limit, now, *op);
     }
+    let fill = Op::Fill { cost: decided.take.total() };
+    if algorithm::apply(&mut after, limit, now, fill).changes {
+        ops.push(fill);
+    }
+    finish(plan, check, after.as_ref(), decided, now)
 }
 
 /// The units that other reservations hold; `None` if there are none and the plan makes none.
@@ -329,8 +353,7 @@ fn held_by_others(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now
 fn finish(
     plan: &Plan<'_>,
     check: &Check<'_>,
-    view: &StateView<'_>,
-    held: Option<u64>,
+    state: Option<&State>,
     decided: DecidedTake,
     now: Timestamp,
 ) -> CheckVerdict {
@@ -339,14 +362,14 @@ fn finish(
         _ if !decided.consumed => TakePosition::default(),
         Some(terms) if terms.holds(check) => match limit {
             // For a charge after the end of the hold. A repeat in the next period is charged there.
-            Limit::Quota(_) => terms.position().in_period(algorithm::position(view, limit, now, decided.take).index()),
+            Limit::Quota(_) => terms.position().in_period(algorithm::position(state, limit, now, decided.take).index()),
             _ => terms.position(),
         },
-        _ => algorithm::position(view, limit, now, decided.take),
+        _ => algorithm::position(state, limit, now, decided.take),
     };
-    let outcome = match held {
-        Some(held) => holds::outcome(view, held, limit, now, decided),
-        None => algorithm::outcome(view, limit, now, decided),
+    let outcome = match held_by_others(plan, check, state, now) {
+        Some(held) => holds::outcome(state, held, limit, now, decided),
+        None => algorithm::outcome(state, limit, now, decided),
     };
     CheckVerdict::new(outcome, decided.consumed, position)
 }

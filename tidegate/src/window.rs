@@ -13,13 +13,14 @@ use crate::algorithm::Calendar;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::{Limit, Window};
+/// use tidegate::limits::Window;
+/// use tidegate::Limit;
 ///
 /// let minute = Limit::fixed_window(600, Duration::from_secs(60))?;
 /// let month = Limit::fixed_window(1_000_000, Window::MONTH)?;
 /// assert_eq!(minute.window().duration(), Some(Duration::from_secs(60)));
 /// assert_eq!(month.window(), Window::MONTH);
-/// # Ok::<(), tidegate::LimitError>(())
+/// # Ok::<(), tidegate::limits::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window(WindowLength);
@@ -49,7 +50,8 @@ impl Window {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tidegate::{Timestamp, Window};
+    /// use tidegate::limits::Window;
+    /// use tidegate::Timestamp;
     ///
     /// let day = Duration::from_secs(86_400);
     /// let noon = Timestamp::from_micros(0).plus(day / 2); // on the first of January 1970

@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 use tidegate::http::{ErrorFormat, HeaderPolicy, Rejection};
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::UsageKind;
 use tidegate::{
-    Decision, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Period, Periods, Rate, Request, Rule, RuleMode,
-    RuleSet, StoreError, StoreErrorKind, UsageKind,
+    Decision, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Rate, Request, Rule, RuleMode, RuleSet, StoreError,
+    StoreErrorKind,
 };
 
 use crate::fallback::store::poll_once;
@@ -129,7 +131,7 @@ fn the_rule_that_the_response_names_decides_its_format() {
 fn only_a_used_quota_is_an_insufficient_quota() {
     assert_eq!(code(Rule::new("year", year(1)), 1), "insufficient_quota");
     assert_eq!(code(Rule::new("api", bucket(1)), 1), "rate_limit_exceeded");
-    let month = Limit::fixed_window(1, tidegate::Window::MONTH).unwrap();
+    let month = Limit::fixed_window(1, tidegate::limits::Window::MONTH).unwrap();
     assert_eq!(code(Rule::new("month", month), 1), "rate_limit_exceeded");
     // A quota is left: less would pass.
     assert_eq!(code(Rule::new("year", year(5)), 6), "rate_limit_exceeded");
@@ -227,7 +229,7 @@ fn a_503_has_the_format_of_the_rules_that_apply() {
     let limiter = limiter([Rule::new("api", bucket(9)).with_on_failure(OnFailure::Closed), tokens()]);
     let rejection = |action: &str, kind, accept| {
         let plan = limiter.plan(&Request::new(action));
-        let error = limiter.fall_back(&plan, StoreError::new(kind, "it is down")).unwrap_err();
+        let error = limiter.plans().fall_back(&plan, StoreError::new(kind, "it is down")).unwrap_err();
         HeaderPolicy::new().reject_unavailable(&error, plan.error_format(), accept)
     };
     let failed = rejection("ask", StoreErrorKind::Unavailable, None);
@@ -257,7 +259,7 @@ fn a_denial_without_the_store_has_the_format_of_its_rule() {
         let limiter = limiter([rule]);
         let decide = || {
             let plan = limiter.plan(&Request::new(""));
-            limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "it is down")).unwrap()
+            limiter.plans().fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "it is down")).unwrap()
         };
         assert!(decide().is_allowed());
         let rejection = reject(&decide());

@@ -10,6 +10,6 @@ mod penalties;
 mod policies;
 mod reservations;
 mod shadow;
+mod stateless_checks;
 pub(crate) mod store;
-mod unstored;
 mod waiting;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::grants::Costs;
 use tidegate::spi::{FailingCall, FailingStore, Fault};
 use tidegate::{
-    Costs, Ending, Grant, GrantGuard, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet,
-    StoreError, StoreErrorKind,
+    Ending, Grant, GrantGuard, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError,
+    StoreErrorKind,
 };
 
 use crate::fallback::store::poll_once;

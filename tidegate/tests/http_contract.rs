@@ -7,10 +7,12 @@ use proptest::prelude::*;
 use serde_json::{Map, Value};
 use sfv::{FieldType, List, ListEntry, Parser};
 use tidegate::http::{ErrorFormat, HeaderPolicy, Headers, Rejection, ResetFormat};
-use tidegate::spi::{MAX_AMOUNT, Role};
+use tidegate::limits::Window;
+use tidegate::rules::UsageKind;
+use tidegate::spi::{CheckResult, MAX_AMOUNT, Role};
 use tidegate::{
-    CheckResult, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet,
-    StoreError, StoreErrorKind, Timestamp, UsageKind, Window,
+    Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet, StoreError,
+    StoreErrorKind, Timestamp,
 };
 
 const START_MICROS: u64 = 1_790_000_000_123_456;

@@ -13,7 +13,7 @@ struct Parts {
     owner: String,
     limit: Limit,
     name: String,
-    tag: u128,
+    partition: u16,
     subject: u128,
     /// The number of an overflow bucket, in place of the subject.
     overflow: Option<u32>,
@@ -24,7 +24,7 @@ impl Parts {
         let of = if self.budget { KeyStem::for_budget } else { KeyStem::for_rule };
         let stem = of(&self.owner, &self.limit, &self.name);
         let mut name = Vec::new();
-        let key = Key::new(&stem, Subject::from_hash(self.tag << 96), Subject::from_hash(self.subject));
+        let key = Key::new(&stem, self.partition, Subject::from_hash(self.subject));
         self.overflow.map_or(key, |beside| key.overflow(beside)).write_name("tg", &mut name);
         name
     }
@@ -51,11 +51,11 @@ fn limit() -> impl Strategy<Value = Limit> {
 fn parts() -> impl Strategy<Value = Parts> {
     let subject = prop_oneof![0..4u128, any::<u128>()];
     let overflow = prop_oneof![3 => Just(None), 1 => (0..4u32).prop_map(Some)];
-    (any::<bool>(), text(), limit(), text(), 0..4u128, subject, overflow).prop_map(
-        |(budget, owner, limit, name, tag, subject, overflow)| {
+    (any::<bool>(), text(), limit(), text(), 0..4u16, subject, overflow).prop_map(
+        |(budget, owner, limit, name, partition, subject, overflow)| {
             // The name of an overflow bucket does not contain the subject.
             let subject = if overflow.is_some() { 0 } else { subject };
-            Parts { budget, owner, limit, name, tag, subject, overflow }
+            Parts { budget, owner, limit, name, partition, subject, overflow }
         },
     )
 }
@@ -82,7 +82,7 @@ proptest! {
     fn the_name_of_a_key_does_not_contain_amounts(one in 1..1000u64, other in 1..1000u64, subject in any::<u128>()) {
         let name = |amount| {
             let limit = Limit::fixed_window(amount, Duration::from_secs(1)).unwrap();
-            Parts { budget: false, owner: "r".into(), limit, name: String::new(), tag: 0, subject, overflow: None }.name()
+            Parts { budget: false, owner: "r".into(), limit, name: String::new(), partition: 0, subject, overflow: None }.name()
         };
         prop_assert_eq!(name(one), name(other));
     }
@@ -100,7 +100,7 @@ fn arbitrary_rule_names_can_be_parsed_from_a_key() {
                 owner: owner.clone(),
                 limit: kind,
                 name: limit.clone(),
-                tag: 7,
+                partition: 7,
                 subject: *subject,
                 overflow: *overflow,
             };

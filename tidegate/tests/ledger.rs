@@ -16,8 +16,8 @@ use tidegate::spi::{
     OutboxEntry, PARTITIONS, UnconfirmedEntry,
 };
 use tidegate::{
-    Ending, GrantError, LedgerMode, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Period, Periods, Request,
-    Rule, RuleSet, StoreError, StoreErrorKind, Timestamp,
+    Ending, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind,
+    Timestamp, grants::GrantError, limits::Period, limits::Periods, rules::LedgerMode,
 };
 
 /// A journal that remembers what it was told, and may be full.
@@ -293,8 +293,8 @@ fn a_caller_that_goes_away_before_the_ledger_answers_consumes_nothing() {
 /// Otherwise money would be given away while the store fails.
 #[test]
 fn a_rule_with_a_ledger_is_closed_unless_it_says_otherwise() {
-    assert_eq!(units(LedgerMode::Async).on_failure(), OnFailure::Closed);
-    assert_eq!(units(LedgerMode::Async).with_on_failure(OnFailure::Local).on_failure(), OnFailure::Local);
+    assert_eq!(units(LedgerMode::Async).on_failure, OnFailure::Closed);
+    assert_eq!(units(LedgerMode::Async).with_on_failure(OnFailure::Local).on_failure, OnFailure::Local);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::{Check, Gate, Plan, Subject};
-use tidegate::{AnonymousBounds, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
 
 /// A limiter of `capacity` per user that does not refill during the test, on a store for `max_keys`.
 fn limiter(capacity: u64, max_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
@@ -134,7 +135,7 @@ fn a_sweep_does_not_remove_states_of_the_same_plan() {
     }
 }
 
-/// A limiter with a rule per address, unauthenticated, and a rule per user, that do not refill during the test.
+/// A limiter with a rule per address, anonymous, and a rule per user, that do not refill during the test.
 fn with_anonymous_rule(anonymous: AnonymousBounds, max_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
     let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(3, Rate::per_hour(1).unwrap()).unwrap();

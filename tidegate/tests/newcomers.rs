@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
+use tidegate::grants::{GrantError, Retake};
+use tidegate::rules::AnonymousBounds;
 use tidegate::{
-    AnonymousBounds, Decision, Ending, GrantError, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Retake,
-    Rule, RuleSet, Secret, Timestamp,
+    Decision, Ending, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Secret, Timestamp,
 };
 
 const MAX_KEYS: usize = 20_000;
@@ -145,13 +146,13 @@ fn slots_of_newcomers_are_held_renewed_and_released_in_overflow_buckets() {
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store);
     let of = |ip: &'static str| Request::new("").with_attribute("ip", ip);
     let slots = |ip: &'static str| {
-        let peek = limiter.check_plan_now(&limiter.plan(&of(ip)).with_peek());
+        let peek = limiter.plans().check_now(&limiter.plan(&of(ip)).with_peek());
         let remaining: Vec<u64> = peek.checks().iter().map(|check| check.outcome().remaining).collect();
         remaining
     };
     let _full = limiter.check_now(&of("192.0.2.1"));
     let mut newcomer = limiter.check_now(&of("198.51.100.7"));
-    assert!(newcomer.checks().iter().all(tidegate::CheckResult::is_overflowed));
+    assert!(newcomer.checks().iter().all(tidegate::spi::CheckResult::is_overflowed));
     assert_eq!(slots("198.51.100.7"), [1, 8, 1, 8]);
     let mut lease = newcomer.take_grant();
     for _ in 0..4 {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::spi::Subject;
-use tidegate::{Limit, Request, RequestProblemKind, Rule, RuleSet};
+use tidegate::spi::{RequestProblemKind, Subject};
+use tidegate::{Limit, Request, Rule, RuleSet};
 
 fn rule(per: &str) -> Rule {
     Rule::new("r", Limit::sliding_log(5, Duration::from_secs(600)).unwrap()).with_per([per])

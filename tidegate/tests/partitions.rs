@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tidegate::limits::Penalty;
+use tidegate::rules::PartitionBy;
 use tidegate::spi::{CountedSubject, Plan};
-use tidegate::{Limit, PartitionBy, Penalty, Request, Rule, RuleSet};
+use tidegate::{Limit, Request, Rule, RuleSet};
 
 fn rule(id: &str) -> Rule {
     let limits = ["minute", "hour"].map(|name| {
@@ -30,7 +32,7 @@ fn partitions(rules: &RuleSet) -> BTreeSet<u16> {
 #[test]
 fn the_keys_of_a_tenant_are_in_one_partition_unless_partitioned_by_subject() {
     let partitions_by =
-        |tag| partitions(&RuleSet::new([rule("api").with_per(["tenant", "user"]).with_partition_by(tag)]).unwrap());
+        |by| partitions(&RuleSet::new([rule("api").with_per(["tenant", "user"]).with_partition_by(by)]).unwrap());
     assert_eq!(partitions_by(PartitionBy::Auto).len(), 1);
     assert!(partitions_by(PartitionBy::Subject).len() > 80, "{:?}", partitions_by(PartitionBy::Subject));
     assert_eq!(partitions_by(PartitionBy::Rule).len(), 1);
@@ -39,11 +41,11 @@ fn the_keys_of_a_tenant_are_in_one_partition_unless_partitioned_by_subject() {
 
 #[test]
 fn the_limits_of_one_subject_are_always_in_one_partition() {
-    for tag in [PartitionBy::Auto, PartitionBy::Subject, PartitionBy::Rule, PartitionBy::Constant("checkout".into())] {
-        let rules = RuleSet::new([rule("api").with_per(["user"]).with_partition_by(tag.clone())]).unwrap();
+    for by in [PartitionBy::Auto, PartitionBy::Subject, PartitionBy::Rule, PartitionBy::Constant("checkout".into())] {
+        let rules = RuleSet::new([rule("api").with_per(["user"]).with_partition_by(by.clone())]).unwrap();
         let plan = rules.resolve(&Request::new("").with_attribute("user", "ann"));
         let partitions: BTreeSet<u16> = plan.checks().iter().map(|check| check.key().partition()).collect();
-        assert_eq!((plan.checks().len(), partitions.len()), (2, 1), "{tag:?}");
+        assert_eq!((plan.checks().len(), partitions.len()), (2, 1), "{by:?}");
     }
 }
 
@@ -63,7 +65,7 @@ fn rules_with_the_same_constant_are_in_one_partition() {
 
 #[test]
 fn rules_that_share_a_budget_must_be_partitioned_alike() {
-    let shared = |id, tag| rule(id).with_per(["tenant", "user"]).with_budget("api").with_partition_by(tag);
+    let shared = |id, by| rule(id).with_per(["tenant", "user"]).with_budget("api").with_partition_by(by);
     assert!(RuleSet::new([shared("a", PartitionBy::Rule), shared("b", PartitionBy::Rule)]).is_ok());
     let error = RuleSet::new([shared("a", PartitionBy::Rule), shared("b", PartitionBy::Subject)]).unwrap_err();
     assert!(error.to_string().contains("the same limits, `per` and tag"), "{error}");
@@ -75,10 +77,10 @@ fn rules_that_share_a_budget_must_be_partitioned_alike() {
 #[test]
 fn a_counted_subject_leads_to_the_keys_that_it_was_counted_in() {
     let penalty = Penalty::new(3, Duration::from_secs(60), 2, Duration::from_secs(3600)).unwrap();
-    for tag in [PartitionBy::Auto, PartitionBy::Subject, PartitionBy::Rule, PartitionBy::Constant("checkout".into())] {
+    for by in [PartitionBy::Auto, PartitionBy::Subject, PartitionBy::Rule, PartitionBy::Constant("checkout".into())] {
         let per: [&[&str]; 3] = [&["user"], &["tenant", "user"], &[]];
         for per in per {
-            let rule = rule("api").with_per(per.iter().copied()).with_partition_by(tag.clone());
+            let rule = rule("api").with_per(per.iter().copied()).with_partition_by(by.clone());
             // A penalty needs a subject.
             let rule = if per.is_empty() { rule } else { rule.with_security().with_penalty(penalty) };
             let rules = RuleSet::new([rule]).unwrap();
@@ -88,7 +90,7 @@ fn a_counted_subject_leads_to_the_keys_that_it_was_counted_in() {
             let keys =
                 |plan: &Plan<'_>| plan.checks().iter().map(|check| format!("{:?}", check.key())).collect::<Vec<_>>();
             let limits = if per.is_empty() { 2 } else { 3 };
-            assert_eq!((found.checks().len(), keys(&found)), (limits, keys(&plan)), "{tag:?} {per:?}");
+            assert_eq!((found.checks().len(), keys(&found)), (limits, keys(&plan)), "{by:?} {per:?}");
             assert!(rules.resolve_counted("other", "", &counted).is_none());
         }
     }

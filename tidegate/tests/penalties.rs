@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::limits::Penalty;
+use tidegate::rules::AnonymousBounds;
 use tidegate::{
-    AnonymousBounds, Decision, Ending, Limit, Limiter, ManualClock, MemoryStore, Penalty, Rate, Request, Rule,
-    RuleMode, RuleSet, Timestamp,
+    Decision, Ending, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet, Timestamp,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -200,7 +201,7 @@ fn a_caller_that_waits_is_not_struck() {
     let request = Request::new("login").with_attribute("ip", "192.0.2.7").with_attribute("account", "ann");
     while is_allowed(&limiter, "192.0.2.7", "ann") {}
     let strikes = |limiter: &Limiter<MemoryStore>| {
-        let peeked = limiter.check_plan_now(&limiter.plan(&request).with_peek());
+        let peeked = limiter.plans().check_now(&limiter.plan(&request).with_peek());
         peeked.checks()[1].outcome().reset_after
     };
     let before = strikes(&limiter);

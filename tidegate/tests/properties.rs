@@ -10,10 +10,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::limits::Window;
 use tidegate::spi::Outcome;
-use tidegate::{
-    Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp, Window,
-};
+use tidegate::{Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
 
 /// Two seconds before the year 2028, so that histories cross the turn of a month and a year.
 const START_MICROS: u64 = 1_830_297_598_000_000;

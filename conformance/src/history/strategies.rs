@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::limits::{Algorithm, Penalty, Period, Periods, Window};
 use tidegate::spi::algorithm::penalty::MAX_BLOCK;
 use tidegate::spi::{MAX_AMOUNT, PlanMode, Role};
-use tidegate::{Algorithm, Limit, Penalty, Period, Periods, Rate, Window};
+use tidegate::{Limit, Rate};
 
 use super::{Cost, History, SlotUpdate, Step, TimeMove};
 

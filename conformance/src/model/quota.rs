@@ -1,9 +1,10 @@
 //! The quota: what was used in the latest period and in the one before it, and the debt at the end of each. Periods pass one after the
 //! other, and each pays up to the hard limit of the debt.
 
+use tidegate::Timestamp;
+use tidegate::limits::Periods;
 use tidegate::spi::MAX_AMOUNT;
 use tidegate::spi::algorithm::quota::Quota as QuotaLimit;
-use tidegate::{Periods, Timestamp};
 
 use super::{ModelRequest, Place, first};
 

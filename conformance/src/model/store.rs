@@ -62,7 +62,7 @@ impl CheckState<'_> {
     fn strikes(&self, other: &Self) -> bool {
         let (own, gate) = (other.check.gate(), self.check.gate());
         !gate.is_penalty()
-            && (gate.rule(), gate.role()) == (own.rule(), own.role())
+            && (&gate.rule().id, gate.role()) == (&own.rule().id, own.role())
             && self.check.key().subject() == other.check.key().subject()
     }
 }

@@ -69,8 +69,8 @@ impl Windows {
         let (kind, amount, length, count) = match limit {
             Limit::FixedWindow(limit) => {
                 let length = match limit.window() {
-                    tidegate::Window::MONTH => Length::Months(1),
-                    tidegate::Window::YEAR => Length::Months(12),
+                    tidegate::limits::Window::MONTH => Length::Months(1),
+                    tidegate::limits::Window::YEAR => Length::Months(12),
                     window => Length::Micros(window.duration()?.as_micros() as u64),
                 };
                 (Kind::Fixed, limit.limit(), length, 1)

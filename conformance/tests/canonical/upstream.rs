@@ -12,11 +12,11 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
 
 use crate::canonical::judge::ReportFormat;
 use conformance::process::{Process, program};
 use conformance::server::free_port;
+use conformance::suite::serve;
 
 /// A running upstream.
 pub(crate) struct Upstream {
@@ -66,9 +66,7 @@ impl Upstream {
     }
 
     pub(crate) async fn axum() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async { axum::serve(listener, Router::new().fallback(report)).await });
+        let address = serve(Router::new().fallback(report)).await;
         Self { address, format: ReportFormat::Json, _process: None, _directory: TempDir::new().unwrap() }
     }
 }

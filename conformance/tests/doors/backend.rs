@@ -11,8 +11,8 @@ use axum::http::StatusCode;
 use axum::routing::any;
 use axum::{Json, Router};
 use conformance::http_client::HttpResponse;
+use conformance::suite::serve;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 
 /// A running backend.
 pub(crate) struct Service {
@@ -58,15 +58,12 @@ impl Service {
             // Closes the connection without a panic message that would look like a failed test.
             resume_unwind(Box::new("broken off"))
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let refuse = async |Path(status): Path<u16>, request: Request| {
             (StatusCode::from_u16(status).unwrap(), echo(request).await)
         };
         let pages =
             Router::new().route("/broken-off", any(break_off)).route("/status/{status}", any(refuse)).fallback(echo);
-        tokio::spawn(async { axum::serve(listener, pages).await });
-        Self { address, aborted_requests }
+        Self { address: serve(pages).await, aborted_requests }
     }
 
     pub(crate) fn port(&self) -> u16 {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::rules::OnOverload;
 use tidegate::spi::Role;
-use tidegate::{Limit, OnFailure, OnOverload, Rate, StoreError, StoreErrorKind};
+use tidegate::{Limit, OnFailure, Rate, StoreError, StoreErrorKind};
 
 /// A rule as drawn.
 #[derive(Clone, Debug)]
@@ -13,7 +14,7 @@ pub(crate) struct RuleSpec {
     pub(crate) role: Role,
     pub(crate) on_failure: OnFailure,
     pub(crate) on_overload: OnOverload,
-    pub(crate) cap: Limit,
+    pub(crate) static_limit: Limit,
     pub(crate) cost: u64,
     /// The rules with the same budget share their limits. Only of enforced rules.
     pub(crate) budget: Option<u8>,
@@ -64,16 +65,17 @@ pub(crate) fn rule() -> impl Strategy<Value = RuleSpec> {
     ];
     let on_overload =
         prop_oneof![4 => Just(OnOverload::Policy), 1 => Just(OnOverload::Local), 1 => Just(OnOverload::Open)];
-    let cap = (0..5u64).prop_map(|cap| Limit::token_bucket(cap, Rate::per_second(1).unwrap()).unwrap());
+    let static_limit =
+        (0..5u64).prop_map(|static_limit| Limit::token_bucket(static_limit, Rate::per_second(1).unwrap()).unwrap());
     let budget = prop::option::weighted(0.3, 0..2u8);
-    (prop::collection::vec(limit(), 1..3), role, on_failure, on_overload, cap, 0..3u64, budget).prop_map(
-        |(limits, role, on_failure, on_overload, cap, cost, budget)| RuleSpec {
+    (prop::collection::vec(limit(), 1..3), role, on_failure, on_overload, static_limit, 0..3u64, budget).prop_map(
+        |(limits, role, on_failure, on_overload, static_limit, cost, budget)| RuleSpec {
             limits,
             role,
             on_failure,
             // The limit of a key in memory must not change: the models have one each.
             on_overload: if on_failure == OnFailure::Share { OnOverload::Policy } else { on_overload },
-            cap,
+            static_limit,
             cost,
             budget,
         },

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, long_timeout_options};
+use tidegate::grants::{GrantError, Retake};
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::{Adjustment, Store};
-use tidegate::{
-    AnonymousBounds, Decision, Ending, Grant, GrantError, Limit, Limiter, ManualClock, MemoryStore, Rate, Request,
-    Retake, Rule, RuleSet,
-};
+use tidegate::{Decision, Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
 
 use crate::leases::{LEASE, slots};

@@ -1,9 +1,10 @@
 //! Corrections, resets, and the roll-up of old entries.
 
+use tidegate::Timestamp;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{EntryKind, MAX_AMOUNT, OutboxEntry};
-use tidegate::{Period, Periods, Timestamp};
-use tidegate_ledger::{Correction, ExportQuery, Ledger, LedgerErrorKind, Posted, Reset, RollUp, UsageQuery};
+use tidegate_ledger::{Correction, ExportQuery, Ledger, LedgerErrorKind, Posted, RollUp, UsageQuery};
 
 use crate::ledger_database::{PARTITION, TestDatabase, account, consume, on_both_databases};
 
@@ -34,8 +35,8 @@ fn correction(amount: i64) -> Correction {
     Correction::new(account(1), amount, "ann", "ticket 7", AT)
 }
 
-fn reset() -> Reset {
-    Reset::new(account(1), "ann", "goodwill", AT)
+fn reset() -> Correction {
+    Correction::reset(account(1), "ann", "goodwill", AT)
 }
 
 async fn a_correction_is_an_entry_with_author_and_reason(database: &TestDatabase) {
@@ -66,7 +67,7 @@ async fn a_correction_with_an_idempotency_key_counts_once(database: &TestDatabas
     assert_eq!(state(&ledger).await.used, 3);
     let other = ledger.correct(&correction(-1).with_idempotency_key("k1")).await.unwrap_err();
     assert_eq!(other.kind(), LedgerErrorKind::Invalid);
-    let reset_with_it = ledger.reset(&reset().with_idempotency_key("k1")).await.unwrap_err();
+    let reset_with_it = ledger.correct(&reset().with_idempotency_key("k1")).await.unwrap_err();
     assert_eq!(reset_with_it.kind(), LedgerErrorKind::Invalid);
     ledger.correct(&correction(-1).with_idempotency_key("k2")).await.unwrap();
     assert_eq!(state(&ledger).await.used, 2);
@@ -155,22 +156,22 @@ async fn corrections_at_the_same_time_all_count(database: &TestDatabase) {
 
 async fn a_reset_of_an_account_without_entries_posts_nothing(database: &TestDatabase) {
     let ledger = database.ledger().await;
-    assert_eq!(ledger.reset(&reset()).await, Ok(Posted::default()));
+    assert_eq!(ledger.correct(&reset()).await, Ok(Posted::default()));
     assert_eq!(ledger.accounts_of(PARTITION).await, Ok(Vec::new()));
     // It may have a name already.
     ledger.set_names(&[(account(1), "ann".into())]).await.unwrap();
-    assert_eq!(ledger.reset(&reset().with_period(101)).await, Ok(Posted::default()));
+    assert_eq!(ledger.correct(&reset().with_period(101)).await, Ok(Posted::default()));
     assert_eq!(ledger.export(&ExportQuery::default()).await, Ok(Vec::new()));
-    let unnamed = Reset { author: String::new(), ..reset() };
-    assert_eq!(ledger.reset(&unnamed).await.unwrap_err().kind(), LedgerErrorKind::Invalid);
+    let unnamed = Correction { author: String::new(), ..reset() };
+    assert_eq!(ledger.correct(&unnamed).await.unwrap_err().kind(), LedgerErrorKind::Invalid);
 }
 
 async fn a_reset_leaves_nothing_used_and_no_debt(database: &TestDatabase) {
     let ledger = database.ledger().await;
     ledger.post(&[consume(99, 35), consume(101, 9)]).await.unwrap();
     assert_eq!(state(&ledger).await, QuotaState { index: 101, used: 10, debt: 14, previous: 10, carried: 15 });
-    assert_eq!(ledger.reset(&reset().with_idempotency_key("r")).await, Ok(INSERTED));
-    assert_eq!(ledger.reset(&reset().with_idempotency_key("r")).await, Ok(Posted { inserted: 0, repeated: 1 }));
+    assert_eq!(ledger.correct(&reset().with_idempotency_key("r")).await, Ok(INSERTED));
+    assert_eq!(ledger.correct(&reset().with_idempotency_key("r")).await, Ok(Posted { inserted: 0, repeated: 1 }));
     assert_eq!(state(&ledger).await, QuotaState { index: 101, previous: 10, ..QuotaState::default() });
     ledger.post(&[consume(102, 2)]).await.unwrap();
     assert_eq!(state(&ledger).await, QuotaState { index: 102, used: 2, ..QuotaState::default() });
@@ -182,7 +183,7 @@ async fn a_reset_leaves_nothing_used_and_no_debt(database: &TestDatabase) {
 async fn late_amounts_after_a_reset_do_not_bring_forgiven_debt_back(database: &TestDatabase) {
     let ledger = database.ledger().await;
     ledger.post(&[consume(100, 15), consume(101, 1)]).await.unwrap();
-    ledger.reset(&reset()).await.unwrap();
+    ledger.correct(&reset()).await.unwrap();
     ledger.post(&[OutboxEntry { late_amount: -3, ..consume(101, 0) }]).await.unwrap();
     assert_eq!(state(&ledger).await, QuotaState { index: 101, previous: 10, ..QuotaState::default() });
     ledger.post(&[OutboxEntry { late_amount: 5, ..consume(101, 0) }]).await.unwrap();
@@ -192,7 +193,7 @@ async fn late_amounts_after_a_reset_do_not_bring_forgiven_debt_back(database: &T
 async fn a_reset_of_an_idle_account_keeps_what_was_consumed_before(database: &TestDatabase) {
     let ledger = database.ledger().await;
     ledger.post(&[consume(100, 25)]).await.unwrap();
-    ledger.reset(&reset().with_period(101)).await.unwrap();
+    ledger.correct(&reset().with_period(101)).await.unwrap();
     assert_eq!(state(&ledger).await, QuotaState { index: 101, previous: 10, ..QuotaState::default() });
     let usage = ledger.usage(&UsageQuery::default()).await.unwrap();
     assert_eq!(usage.iter().map(|row| (row.index, row.consumed)).collect::<Vec<_>>(), [(100, 25), (101, 0)]);

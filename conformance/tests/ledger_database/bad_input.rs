@@ -1,7 +1,8 @@
 //! Databases that are full, read-only, gone or of a newer version: a typed error, and nothing is lost or changed.
 
 use conformance::postgres::PostgresServer;
-use tidegate::{Namespace, Secret};
+use tidegate::Secret;
+use tidegate::spi::Namespace;
 use tidegate_ledger::{Ledger, LedgerErrorKind, LedgerUrl, Posted};
 
 use crate::ledger_database::{PARTITION, TestDatabase, account, consume, on_both_databases};

@@ -1,8 +1,9 @@
 //! Usage, export, names, and states by key.
 
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{AccountKey, GateState, OutboxEntry, Subject};
-use tidegate::{Clock, Period, Periods, SystemClock, Timestamp};
+use tidegate::{Clock, SystemClock, Timestamp};
 use tidegate_ledger::{ExportFormat, ExportQuery, PeriodPoint, UsageQuery};
 
 use crate::ledger_database::{PARTITION, TestDatabase, account, consume, on_both_databases};

@@ -6,7 +6,8 @@ use std::process::Command;
 use conformance::poll;
 use conformance::serve_process::ServeProcess;
 use serde_json::json;
-use tidegate::{Namespace, Secret};
+use tidegate::Secret;
+use tidegate::spi::Namespace;
 use tidegate_cli::Exit;
 use tidegate_ledger::Ledger;
 

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use conformance::server::{Kind, Server};
 use conformance::suite::{START, long_timeout_options};
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::LedgerMode;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::algorithm::{HoldOp, Op, TakePosition};
 use tidegate::spi::{
     AccountKey, Check, EntryId, EntryKind, Gate, GateState, LeaseOwner, Outbox, OutboxEntry, ReservationTerms, Subject,
 };
-use tidegate::{LedgerMode, Limit, ManualClock, Period, Periods, StoreError, StoreErrorKind, Timestamp};
+use tidegate::{Limit, ManualClock, Rule, StoreError, StoreErrorKind, Timestamp};
 use tidegate_redis::RedisStore;
 
 pub(super) const HARD_LIMIT: u64 = 100;
@@ -35,7 +37,8 @@ pub(super) fn quota() -> Limit {
 
 pub(super) fn gate(rule: &str) -> Gate {
     let limit = if rule == "api" { Limit::quota(HARD_LIMIT, Periods::utc(Period::Day)).unwrap() } else { quota() };
-    Gate::for_rule(rule, limit).with_ledger(Some(LedgerMode::Async))
+    let rule = Rule::new(rule, limit).with_per(["subject"]).with_ledger(LedgerMode::Async);
+    Gate::new(rule, "", limit)
 }
 
 /// A subject in the partition with this number.

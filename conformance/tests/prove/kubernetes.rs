@@ -8,7 +8,7 @@ use std::process::Command;
 use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tidegate_redis::RedisStore;
-use tidegate_rules::RuleFile;
+use tidegate_rule_tools::load_and_lint;
 
 /// The Kubernetes version of the schemas.
 const KUBERNETES_VERSION: &str = "1.34";
@@ -161,6 +161,6 @@ async fn a_server_with_the_shipped_redis_conf_starts_without_warnings() {
 
 #[test]
 fn the_shipped_gateway_rules_are_valid() {
-    let file = RuleFile::load(root().join("gateway/rules.yaml")).unwrap();
+    let file = load_and_lint(root().join("gateway/rules.yaml")).unwrap();
     assert_eq!(file.report().to_string(), "", "without a warning");
 }

@@ -10,8 +10,15 @@ use std::process::Command;
 
 use public_api::Builder;
 
-const CRATES: [&str; 6] =
-    ["tidegate", "tidegate-rules", "tidegate-redis", "tidegate-ledger", "tidegate-tower", "tidegate-server"];
+const CRATES: [&str; 7] = [
+    "tidegate",
+    "tidegate-rules",
+    "tidegate-rule-tools",
+    "tidegate-redis",
+    "tidegate-ledger",
+    "tidegate-tower",
+    "tidegate-server",
+];
 
 /// The format of rustdoc's JSON that `api/` was written from, which is the one of Rust 1.95.
 const RUSTDOC_FORMAT: u64 = 57;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{count_allowed, left, long_timeout_options, on_every_store};
 use futures_util::future::join_all;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::{Check, Gate, Plan, Store, Subject};
-use tidegate::{Clock, Ending, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock, Timestamp};
+use tidegate::{Clock, Ending, Limit, Limiter, Request, Rule, RuleSet, SystemClock, Timestamp};
 
 fn quota(amount: u64, period: Period) -> Limit {
     Limit::quota(amount, Periods::new(period, "Europe/Berlin", None).unwrap()).unwrap()

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::suite::wait_until;
-use tidegate::{Clock, LedgerMode, Limit, Limiter, Period, Periods, Request, Rule, RuleSet, SystemClock};
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::LedgerMode;
+use tidegate::{Clock, Limit, Limiter, Request, Rule, RuleSet, SystemClock};
 use tidegate_ledger::{LedgerService, ServiceOptions};
 use tidegate_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use conformance::suite::decide_all;
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::LedgerMode;
 use tidegate::spi::{AccountKey, Check, EntryId, EntryKind, Gate, OutboxEntry, Plan, Subject};
-use tidegate::{Clock, LedgerMode, Limit, Period, Periods, SystemClock, Timestamp};
+use tidegate::{Clock, Limit, Rule, SystemClock, Timestamp};
 use tidegate_ledger::{Ledger, LedgerService, ServiceOptions};
 use tidegate_redis::RedisStore;
 
@@ -97,8 +99,8 @@ impl RedisOutboxes {
 }
 
 fn gate() -> Gate {
-    Gate::for_rule("units", Limit::quota(1_000_000, Periods::utc(Period::Day)).unwrap())
-        .with_ledger(Some(LedgerMode::Async))
+    let limit = Limit::quota(1_000_000, Periods::utc(Period::Day)).unwrap();
+    Gate::new(Rule::new("units", limit).with_per(["subject"]).with_ledger(LedgerMode::Async), "", limit)
 }
 
 pub(crate) fn measure(bench: &Bench, databases: &[Database]) -> Table {

@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Limiter, Penalty, Request, Rule, RuleMode, RuleSet};
+use tidegate::limits::Penalty;
+use tidegate::{Limiter, Request, Rule, RuleMode, RuleSet};
 use tidegate_redis::{BreakerState, RedisOptions, RedisStore, ServerState};
 use tidegate_rules::RuleFile;
 use tidegate_tower::LimitLayer;

@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Ending, GrantError, Limit, Limiter, OnFailure, Request, Rule};
+use tidegate::grants::GrantError;
+use tidegate::{Ending, Limit, Limiter, OnFailure, Request, Rule};
 use tidegate_redis::RedisStore;
 
 use super::fault::{Fault, StateLoss};

@@ -32,8 +32,8 @@ pub struct Scale {
     pub(super) tight: u64,
     /// The limit of each rule where it must not run out.
     pub(super) wide: u64,
-    /// The cap of the static rule.
-    pub(super) cap: u64,
+    /// The limit of the static rule.
+    pub(super) static_limit: u64,
     /// Decisions per instance and policy before the fault.
     pub(super) before: u64,
     /// Decisions per instance and policy during the fault.
@@ -68,7 +68,7 @@ impl Scale {
             pace: Duration::from_millis(10),
             tight: 60,
             wide: 50_000,
-            cap: 10,
+            static_limit: 10,
             before: 5,
             during: 40,
         }
@@ -77,25 +77,25 @@ impl Scale {
     /// More load.
     pub const fn for_figures() -> Self {
         let late = Duration::from_secs(1);
-        Self { late, workers: 4, tight: 500, cap: 100, before: 20, during: 500, ..Self::for_tests() }
+        Self { late, workers: 4, tight: 500, static_limit: 100, before: 20, during: 500, ..Self::for_tests() }
     }
 
     /// The rules of each policy, all with the same limit, one rule for anonymous subjects, and one for slots. Half of the policies have one limit; the
     /// others have a limit of each kind and a second rule, so that every fault meets small and large plans.
     pub(super) fn rules(&self, limit: u64) -> RuleSet {
-        let rule = |policy: OnFailure, second: &str, limits: &[Limit], cap: u64| {
+        let rule = |policy: OnFailure, second: &str, limits: &[Limit], static_limit: u64| {
             let limits = limits.iter().map(|limit| (limit.algorithm().as_str(), *limit));
             Rule::from_limits(format!("{}{second}", policy.as_str()), limits)
                 .with_action(policy.as_str())
                 .with_per(["tenant"])
                 .with_on_failure(policy)
-                .with_static_limit(slow(cap))
+                .with_static_limit(slow(static_limit))
         };
         let of_policy = |policy: OnFailure| match policy {
-            OnFailure::Open | OnFailure::Degraded => vec![rule(policy, "", &[slow(limit)], self.cap)],
+            OnFailure::Open | OnFailure::Degraded => vec![rule(policy, "", &[slow(limit)], self.static_limit)],
             _ => vec![
-                rule(policy, "", &limits_of_every_kind(limit)[..6], self.cap),
-                rule(policy, "-wide", &[slow(2 * self.wide)], 10 * self.cap),
+                rule(policy, "", &limits_of_every_kind(limit)[..6], self.static_limit),
+                rule(policy, "-wide", &[slow(2 * self.wide)], 10 * self.static_limit),
             ],
         };
         let anonymous = Rule::new("flood", slow(limit)).with_action("flood").with_per(["address"]);

@@ -43,7 +43,7 @@ impl FaultOutcome {
             (_, OnFailure::Closed) => 0,
             (_, OnFailure::Local) => instances * self.limit,
             (_, OnFailure::Share) => instances * slow(self.limit).share(INSTANCES as u32).amount(),
-            (_, OnFailure::Static) => instances * self.scale.cap,
+            (_, OnFailure::Static) => instances * self.scale.static_limit,
             // Everything passes, and each is flagged.
             (_, _) => self.counts.answers.of(Answer::Passed),
         };

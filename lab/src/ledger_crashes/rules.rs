@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tidegate::spi::AccountKey;
 use tidegate::{Limiter, MemoryStore, Secret};
-use tidegate_rules::{RuleFile, SampleRequest};
+use tidegate_rules::{RequestDescription, RuleFile};
 
 pub(super) const SECRET: &str = "crash suite";
 
@@ -122,10 +122,10 @@ impl AccountIndex {
 
     /// The account as stores and the ledger know it.
     pub(super) fn key(&self, account: &Account) -> AccountKey {
-        let mut sample = SampleRequest::new();
-        sample.action = Some(account.quota.action().to_owned());
-        sample.tenant = Some(account.tenant.clone());
-        let attributes = sample.attributes().expect("a valid request");
+        let mut description = RequestDescription::new();
+        description.action = Some(account.quota.action().to_owned());
+        description.tenant = Some(account.tenant.clone());
+        let attributes = description.attributes().expect("a valid request");
         let plan = self.0.plan(&attributes.request());
         let recorded = plan.checks().iter().find(|check| check.gate().ledger().is_some());
         AccountKey::from_key(recorded.expect("a quota with a ledger").key())

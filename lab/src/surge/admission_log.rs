@@ -2,13 +2,13 @@
 //! limits afterwards, and takes no part in decisions.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use http::StatusCode;
 use serde::Serialize;
 use tidegate::spi::{Observer, Plan, Subject};
+use tidegate::sync::{Mutex, MutexGuard};
 use tidegate::{Decision, Limit, Rate, RuleSet, StoreError, StoreErrorKind};
 
 use crate::traffic::{histogram, micros};
@@ -88,7 +88,7 @@ impl Default for AdmissionLog {
 
 impl AdmissionLog {
     pub(crate) fn entries(&self) -> MutexGuard<'_, LogEntries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Records a response of a gateway.
@@ -120,7 +120,7 @@ impl LogEntries {
 
 /// Capacity and refill rate of the first limit of a rule, if it is a bucket. A leaky bucket admits what a token bucket admits, only later.
 fn bucket_of(rules: &RuleSet, rule: &str) -> Option<(u64, Rate)> {
-    let (_, limit) = rules.rule(rule)?.limits().next()?;
+    let (_, limit) = rules.rule(rule)?.limits.first()?;
     match limit {
         Limit::TokenBucket(bucket) => Some((bucket.capacity(), bucket.refill())),
         Limit::LeakyBucket(bucket) => Some((limit.amount(), bucket.drain())),

@@ -77,7 +77,7 @@ mod tests {
         for phase in [Phase::Shared, Phase::Capacity] {
             let rules = phase.rules().ok().unwrap();
             let plan = rules.resolve(&ride_request());
-            assert!(plan.checks().iter().any(|check| check.gate().rule() == RIDE_RULE), "{phase:?}");
+            assert!(plan.checks().iter().any(|check| check.gate().rule().id == RIDE_RULE), "{phase:?}");
         }
     }
 

@@ -1,12 +1,13 @@
 //! `Matching`: the bottleneck of the service. A fixed number of workers, each busy with a rider for about 200 ms, behind a queue.
 //! Queued work is done even for riders who have disconnected, since the service does not notice.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 use tidegate::Timer;
+use tidegate::sync::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::rng::{random_duration, seeded_rng};
@@ -89,7 +90,7 @@ impl Matching {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, MatchingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,10 +1,11 @@
 //! `PositionIndex`: the index of driver positions in the simulated service. It writes about 3,500 positions a second, one after
 //! the other. A backlog slows down each further write, as page splits, growing logs and lock contention do.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tidegate::sync::Mutex;
 use tidegate::{Timer, Timestamp};
 
 /// Duration of a write without a backlog.
@@ -42,7 +43,7 @@ impl PositionIndex {
 
     /// The time until all accepted positions are written.
     pub(crate) fn backlog(&self) -> Duration {
-        self.idle_at.lock().unwrap_or_else(PoisonError::into_inner).since(self.timer.now())
+        self.idle_at.lock().since(self.timer.now())
     }
 
     pub(crate) fn written(&self) -> u64 {
@@ -51,7 +52,7 @@ impl PositionIndex {
 
     /// When a position that arrives now will be written; `None` if the backlog is too large.
     fn reserve(&self, now: Timestamp) -> Option<Timestamp> {
-        let mut idle_at = self.idle_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle_at = self.idle_at.lock();
         let backlog = idle_at.since(now);
         if backlog > MAX_BACKLOG {
             return None;

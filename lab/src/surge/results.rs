@@ -301,7 +301,7 @@ impl ServiceStats {
 fn audit_flood(admissions: &LogEntries, rules: &RuleSet) -> Option<LimitAudit> {
     let request = flood::ride_request();
     let plan = rules.resolve(&request);
-    let check = plan.checks().iter().find(|check| check.gate().rule() == RIDE_RULE)?;
+    let check = plan.checks().iter().find(|check| check.gate().rule().id == RIDE_RULE)?;
     admissions.audit_subject(rules, RIDE_RULE, check.key().subject())
 }
 

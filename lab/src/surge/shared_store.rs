@@ -1,7 +1,7 @@
 //! `SharedStore`: the store that the gateways of a run share: a server started for it, a store of the user, or none. It stops its own
 //! server, and deletes only its own keys.
 
-use tidegate::Namespace;
+use tidegate::spi::Namespace;
 use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_server::command::Failure;
 

@@ -1,14 +1,15 @@
 //! `Simulation`: what all clients of a phase share: connections to the gateways, the time, and the request log.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Full;
+use tidegate::sync::{Mutex, MutexGuard};
 use tidegate::{Timer, Timestamp};
 
 use super::endpoint::Endpoint;
@@ -100,7 +101,7 @@ impl Simulation {
         let exchange = async {
             let mut connection = gateway.idle_connection().await?;
             let response = connection.send(client.request(endpoint), client.timeout).await?;
-            gateway.idle().push(connection);
+            gateway.idle.lock().push(connection);
             Ok(response)
         };
         self.log(client, endpoint, due, exchange).await
@@ -142,7 +143,7 @@ impl Simulation {
     }
 
     pub(crate) fn request_log(&self) -> MutexGuard<'_, RequestLog> {
-        self.request_log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.request_log.lock()
     }
 }
 
@@ -153,18 +154,14 @@ impl GatewayClient {
 
     /// An idle connection, or a new one.
     async fn idle_connection(&self) -> Result<Connection, RequestError> {
-        let idle = self.idle().pop();
+        let idle = self.idle.lock().pop();
         if let Some(connection) = idle {
             return Ok(connection);
         }
         let mut connections = self.connect().await?;
         let connection = connections.pop().ok_or(RequestError::Unreachable)?;
-        self.idle().extend(connections);
+        self.idle.lock().extend(connections);
         Ok(connection)
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

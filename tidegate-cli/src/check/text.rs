@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate::http::Headers;
-use tidegate::spi::Role;
-use tidegate::{CheckResult, Decision, Request, attributes};
+use tidegate::spi::{CheckResult, Role};
+use tidegate::{Decision, Request, attributes};
 use tidegate_rules::{RuleFile, sanitize};
 use tidegate_server::command::{Output, Style, format_duration};
 
@@ -160,7 +160,7 @@ fn print_response(decision: &Decision, file: &RuleFile, request: &Request<'_>, o
         }
         return;
     }
-    let message = decision.rule().and_then(|rule| file.rules().rule(rule)).and_then(|rule| rule.message());
+    let message = decision.rule().and_then(|rule| file.rules().rule(rule)).and_then(|rule| rule.message.as_deref());
     let rejection = policy.reject(decision, message, request.attribute(attributes::ACCEPT_HEADER));
     output.line(format_args!("\nResponse {}", rejection.status));
     print_headers(&rejection.headers, output);

@@ -7,11 +7,14 @@ mod explanation_json;
 use std::time::Duration;
 
 use tidegate::http::ErrorFormat;
-use tidegate::{Namespace, OnOverload, RuleMode, Secret};
-use tidegate_rules::{
+use tidegate::rules::OnOverload;
+use tidegate::spi::Namespace;
+use tidegate::{RuleMode, Secret};
+use tidegate_rule_tools::{
     ClaimUse, Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, TimelinePoint,
-    sanitize,
+    explain,
 };
+use tidegate_rules::sanitize;
 use tidegate_server::command::{Exit, Failure, Output, Style, format_duration, load_rule_file};
 
 use crate::cli::ExplainArgs;
@@ -21,7 +24,7 @@ pub(super) fn run(arguments: &ExplainArgs, output: &mut Output<'_>) -> Result<Ex
     let attributes = arguments.request.attributes()?;
     let secret = arguments.secret.secret()?.unwrap_or_else(Secret::public);
     let file = load_rule_file(&arguments.file)??;
-    let mut explanation = file.explain(&attributes.request(), &secret);
+    let mut explanation = explain(&file, &attributes.request(), &secret);
     name_keys(&mut explanation, &arguments.namespace.namespace);
     if arguments.json {
         output.json(&ExplanationJson::new(&explanation));
@@ -123,9 +126,10 @@ fn print_rule(rule: &RuleExplanation, effect: &RuleEffect, claims: &[ClaimUse], 
         }
         output.line(format_args!("    key        {}", output.styled(Style::Dim, &limit.key)));
     }
-    let cap = effect.emergency.as_ref().map(|cap| format!(", {cap}, for all subjects together")).unwrap_or_default();
+    let static_limit =
+        effect.static_limit.as_ref().map(|limit| format!(", {limit}, for all subjects together")).unwrap_or_default();
     let default = if effect.ledger.is_some() && effect.is_default_policy { " (the default with a ledger)" } else { "" };
-    output.line(format_args!("    on failure {}{cap}{default}", effect.on_failure.as_str()));
+    output.line(format_args!("    on failure {}{static_limit}{default}", effect.on_failure.as_str()));
     if effect.on_overload != OnOverload::Policy {
         output.line(format_args!("    overloaded {}", effect.on_overload.as_str()));
     }

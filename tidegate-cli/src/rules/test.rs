@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
-use tidegate_rules::{Report, TestRun, run_tests};
+use tidegate_rule_tools::{TestRun, run_tests};
+use tidegate_rules::Report;
 use tidegate_server::command::{Exit, Failure, Output, count};
 
 use super::problem_json::ProblemJson;

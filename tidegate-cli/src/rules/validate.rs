@@ -1,8 +1,11 @@
 //! `tidegate rules validate`: all problems of the files, a summary of each file, and the production checklist. The rules are in
-//! `tidegate-rules`.
+//! `tidegate-rule-tools`.
 
 use serde::Serialize;
-use tidegate_rules::{ChecklistItem, ChecklistState, Deployment, FrontDoor, MAX_PROBLEMS, Report, RuleFile, Severity};
+use tidegate_rule_tools::{
+    ChecklistItem, ChecklistState, Deployment, checklist, report_for_doors, report_for_every_door,
+};
+use tidegate_rules::{FrontDoor, MAX_PROBLEMS, Report, RuleFile, Severity};
 use tidegate_server::StoreUrl;
 use tidegate_server::command::{Exit, Failure, Output, Style, count, load_rule_file};
 
@@ -76,8 +79,8 @@ pub(super) fn run(arguments: &ValidateArgs, output: &mut Output<'_>) -> Result<E
 /// All problems of a file, with those at the given front ends, or the most important ones at any.
 fn report(file: &Result<RuleFile, Report>, doors: &[FrontDoor]) -> Report {
     match file {
-        Ok(file) if doors.is_empty() => file.report_for_every_door(),
-        Ok(file) => file.report_for_doors(doors),
+        Ok(file) if doors.is_empty() => report_for_every_door(file),
+        Ok(file) => report_for_doors(file, doors),
         Err(report) => report.clone(),
     }
 }
@@ -86,7 +89,7 @@ impl<'r> FileJson<'r> {
     /// `usable` is the file, if it has no errors.
     fn new(usable: Option<&RuleFile>, report: &'r Report, arguments: &ValidateArgs, deployment: &Deployment) -> Self {
         let count_of = |severity| report.problems().iter().filter(|problem| problem.severity() == severity).count();
-        let checklist = usable.filter(|_| arguments.production).map(|file| file.checklist(deployment));
+        let checklist = usable.filter(|_| arguments.production).map(|file| checklist(file, deployment));
         let unmet = checklist.iter().flatten().any(|item| item.state == ChecklistState::Unmet);
         let checklist = checklist.map(|items| items.into_iter().map(ChecklistItemJson::from).collect());
         let (errors, warnings) = (count_of(Severity::Error), count_of(Severity::Warning));

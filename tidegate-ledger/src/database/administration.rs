@@ -1,12 +1,13 @@
-//! `Ledger::correct` and `Ledger::reset`: entries that an administrator makes.
+//! `Ledger::correct`: entries that an administrator makes.
 
+use tidegate::Timestamp;
+use tidegate::limits::Periods;
 use tidegate::spi::{AccountKey, EntryKind, MAX_AMOUNT};
-use tidegate::{Periods, Timestamp};
 
-use super::chain::BalanceChain;
-use super::correction::{Correction, Reset, own_entry_id};
+use super::account_balances::AccountBalances;
+use super::correction::Correction;
 use super::entry_row::{EntryRow, RowId, row_id, signed};
-use super::posting::{Chains, load_chains, write_chains};
+use super::posting::{BalancesByAccount, load_balances, write_balances};
 use super::transaction::{Argument, LedgerTransaction};
 use super::{Ledger, LimitName, Posted};
 use crate::LedgerError;
@@ -19,40 +20,36 @@ impl Ledger {
     /// Posts a correction. One with an idempotency key that was posted before is repeated, and changes nothing. Fails with
     /// [`LedgerErrorKind::Invalid`](crate::LedgerErrorKind::Invalid), and changes nothing, if the consumption of the period would be
     /// below 0 or above [`MAX_AMOUNT`], or if the idempotency key was used for another correction of the account.
+    ///
+    /// After a [reset](Correction::reset), what was used in the period before stays. An account without consumption and debt has nothing to
+    /// reset: then nothing is posted.
     pub async fn correct(&self, correction: &Correction) -> Result<Posted, LedgerError> {
         correction.validate()?;
         self.repeat(|| self.correct_once(correction)).await
     }
 
     async fn correct_once(&self, correction: &Correction) -> Result<Posted, LedgerError> {
-        let Correction { key, amount, .. } = correction;
+        let Correction { key, period, at, .. } = correction;
+        let Some(amount) = correction.amount else { return self.reset_once(correction).await };
         let create = correction.hard_limit.is_some();
-        let Some(mut open) = OpenAccount::lock(self, key, correction.period, create).await? else {
+        let Some(mut open) = OpenAccount::lock(self, key, *period, create).await? else {
             return Err(LedgerError::invalid(
                 "the ledger has no such account; check the rule, the limit and the tenant",
             ));
         };
-        let period = open.period(key, correction.period, correction.at)?;
-        let hard_limit = correction.hard_limit.map(signed).or_else(|| open.chain.hard_limit_near(period));
+        let period = open.period(key, *period, *at)?;
+        let hard_limit = correction.hard_limit.map(signed).or_else(|| open.balances.hard_limit_near(period));
         let Some(hard_limit) = hard_limit else {
             return open.refuse("the account has no entries; give the amount of its quota with the correction").await;
         };
-        let id = own_entry_id(key, correction.idempotency_key.as_deref());
-        let row = EntryRow {
-            period,
-            amount: *amount,
-            hard_limit,
-            author: Some(correction.author.clone()),
-            reason: Some(correction.reason.clone()),
-            ..EntryRow::new(row_id(id, 0), open.id, signed(correction.at.as_micros()), EntryKind::Correct)
-        };
+        let row = EntryRow { period, amount, hard_limit, ..open.row(correction, EntryKind::Correct) };
         if let Some((kind, posted)) = open.posted(&row.id).await? {
-            let is_same = kind == i64::from(EntryKind::Correct.number()) && posted == *amount;
+            let is_same = kind == i64::from(EntryKind::Correct.number()) && posted == amount;
             return open.end_repeated(is_same).await;
         }
-        let consumed = open.chain.get(period).map_or(0, |balance| balance.consumed);
-        let (sum, shown) = (consumed.saturating_add(*amount), shown_period(key, period.unsigned_abs()));
-        if *amount < 0 && sum < 0 {
+        let consumed = open.balances.get(period).map_or(0, |balance| balance.consumed);
+        let (sum, shown) = (consumed.saturating_add(amount), shown_period(key, period.unsigned_abs()));
+        if amount < 0 && sum < 0 {
             let text = format!(
                 "a correction by {amount} would bring the consumption of {shown} below 0: it is {consumed}, so at most {} can be \
                  given back",
@@ -61,7 +58,7 @@ impl Ledger {
             return open.refuse(&text).await;
         }
         // Consumption itself may go beyond it, and what is beyond can be given back.
-        if *amount > 0 && sum > signed(MAX_AMOUNT) {
+        if amount > 0 && sum > signed(MAX_AMOUNT) {
             let text = format!(
                 "a correction by {amount} would bring the consumption of {shown} above {MAX_AMOUNT}, the largest amount of a \
                  quota: it is {consumed}"
@@ -71,34 +68,20 @@ impl Ledger {
         open.append(row).await
     }
 
-    /// Posts an entry that brings the consumption of the current period to 0, and forgives the debt that was carried into it. What was
-    /// used in the period before stays. An account without consumption and debt has nothing to reset: then nothing is posted.
-    pub async fn reset(&self, reset: &Reset) -> Result<Posted, LedgerError> {
-        reset.validate()?;
-        self.repeat(|| self.reset_once(reset)).await
-    }
-
-    async fn reset_once(&self, reset: &Reset) -> Result<Posted, LedgerError> {
+    async fn reset_once(&self, reset: &Correction) -> Result<Posted, LedgerError> {
         let Some(mut open) = OpenAccount::lock(self, &reset.key, None, false).await? else {
             return Ok(Posted::default());
         };
-        let last = open.chain.last_period().unwrap_or_default();
+        let last = open.balances.last_period().unwrap_or_default();
         let period = open.period(&reset.key, reset.period, reset.at)?.max(last);
-        let consumed = open.chain.get(period).map_or(0, |balance| balance.consumed);
-        let carried = open.chain.carried_into(period);
+        let consumed = open.balances.get(period).map_or(0, |balance| balance.consumed);
+        let carried = open.balances.carried_into(period);
         let row = EntryRow {
             period,
             amount: consumed.saturating_neg(),
-            hard_limit: open.chain.hard_limit_near(period).unwrap_or_default(),
+            hard_limit: open.balances.hard_limit_near(period).unwrap_or_default(),
             forgiven: Some(carried),
-            author: Some(reset.author.clone()),
-            reason: Some(reset.reason.clone()),
-            ..EntryRow::new(
-                row_id(own_entry_id(&reset.key, reset.idempotency_key.as_deref()), 0),
-                open.id,
-                signed(reset.at.as_micros()),
-                EntryKind::Reset,
-            )
+            ..open.row(reset, EntryKind::Reset)
         };
         if let Some((kind, _)) = open.posted(&row.id).await? {
             return open.end_repeated(kind == i64::from(EntryKind::Reset.number())).await;
@@ -115,7 +98,7 @@ impl Ledger {
 struct OpenAccount {
     transaction: LedgerTransaction,
     id: i64,
-    chain: BalanceChain,
+    balances: AccountBalances,
 }
 
 impl OpenAccount {
@@ -141,13 +124,13 @@ impl OpenAccount {
             return Ok(None);
         }
         let from = period.map(signed).into_iter().chain(last).min().unwrap_or_default();
-        let mut chains = load_chains(&mut transaction, std::iter::once((account.id, from))).await?;
-        Ok(Some(Self { transaction, id: account.id, chain: chains.remove(&account.id).unwrap_or_default() }))
+        let mut balances = load_balances(&mut transaction, std::iter::once((account.id, from))).await?;
+        Ok(Some(Self { transaction, id: account.id, balances: balances.remove(&account.id).unwrap_or_default() }))
     }
 
     /// The period to change: the given one, or the last one with entries. One that has not begun is a mistake.
     fn period(&self, key: &AccountKey, period: Option<u64>, at: Timestamp) -> Result<i64, LedgerError> {
-        let last = self.chain.last_period();
+        let last = self.balances.last_period();
         let Some(period) = period else {
             let none = || LedgerError::invalid("the account has no entries; say which period to correct");
             return last.ok_or_else(none);
@@ -161,6 +144,15 @@ impl OpenAccount {
         Ok(signed(period))
     }
 
+    /// The entry of a correction, without what it changes.
+    fn row(&self, correction: &Correction, kind: EntryKind) -> EntryRow {
+        EntryRow {
+            author: Some(correction.author.clone()),
+            reason: Some(correction.reason.clone()),
+            ..EntryRow::new(row_id(correction.entry_id(), 0), self.id, signed(correction.at.as_micros()), kind)
+        }
+    }
+
     /// The kind and the amount of the entry with this id, if there is one.
     async fn posted(&mut self, id: &RowId) -> Result<Option<(i64, i64)>, LedgerError> {
         let sql = "SELECT CAST(kind AS BIGINT), amount FROM entries WHERE id = $1";
@@ -170,8 +162,8 @@ impl OpenAccount {
 
     async fn append(mut self, row: EntryRow) -> Result<Posted, LedgerError> {
         self.transaction.insert_entries(std::slice::from_ref(&row)).await?;
-        self.chain.add(row.period, row.change());
-        write_chains(&mut self.transaction, &mut Chains::from([(self.id, self.chain)])).await?;
+        self.balances.add(row.period, row.change());
+        write_balances(&mut self.transaction, &mut BalancesByAccount::from([(self.id, self.balances)])).await?;
         self.transaction.commit().await?;
         Ok(Posted { inserted: 1, repeated: 0 })
     }

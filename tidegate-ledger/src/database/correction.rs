@@ -1,4 +1,4 @@
-//! `Correction` and `Reset`: what an administrator posts, with an author and a reason.
+//! `Correction`: what an administrator posts, with an author and a reason.
 
 use sha2::{Digest, Sha256};
 use tidegate::Timestamp;
@@ -17,10 +17,10 @@ const OWN_GENERATIONS: u64 = 1 << 63;
 pub struct Correction {
     /// The account.
     pub key: AccountKey,
-    /// The index of the period. `None` for the last one with entries.
+    /// The index of the period. `None` for the last one with entries. A reset is of the current period, and never of one before the last with entries.
     pub period: Option<u64>,
-    /// Units to add; negative to give back.
-    pub amount: i64,
+    /// Units to add; negative to give back. `None` is a reset: nothing is consumed after it, and the debt is forgiven.
+    pub amount: Option<i64>,
     /// Who corrects it.
     pub author: String,
     /// Why.
@@ -33,28 +33,16 @@ pub struct Correction {
     pub hard_limit: Option<u64>,
 }
 
-/// Sets what an account has consumed in its current period to 0, and forgives its debt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reset {
-    /// The account.
-    pub key: AccountKey,
-    /// The index of the current period. `None`, or one before the last with entries, is the last one with entries.
-    pub period: Option<u64>,
-    /// Who resets it.
-    pub author: String,
-    /// Why.
-    pub reason: String,
-    /// A key by which a repeated reset of the account counts once.
-    pub idempotency_key: Option<String>,
-    /// When.
-    pub at: Timestamp,
-}
-
 impl Correction {
-    /// A correction of the last period with entries.
+    /// A correction of the last period with entries by so many units.
     pub fn new(key: AccountKey, amount: i64, author: &str, reason: &str, at: Timestamp) -> Self {
+        Self { amount: Some(amount), ..Self::reset(key, author, reason, at) }
+    }
+
+    /// A reset: brings the consumption of the last period with entries to 0, and forgives the debt that was carried into it.
+    pub fn reset(key: AccountKey, author: &str, reason: &str, at: Timestamp) -> Self {
         let (author, reason) = (author.to_owned(), reason.to_owned());
-        Self { key, period: None, amount, author, reason, idempotency_key: None, at, hard_limit: None }
+        Self { key, period: None, amount: None, author, reason, idempotency_key: None, at, hard_limit: None }
     }
 
     /// The same in the period with this index.
@@ -77,43 +65,36 @@ impl Correction {
 
     pub(super) fn validate(&self) -> Result<(), LedgerError> {
         validate_texts(&self.author, &self.reason, self.idempotency_key.as_deref())?;
-        if self.amount == 0 {
-            return Err(LedgerError::invalid(
-                "a correction by 0 changes nothing; give the units to add or to take away",
-            ));
+        match self.amount {
+            Some(0) => {
+                Err(LedgerError::invalid("a correction by 0 changes nothing; give the units to add or to take away"))
+            }
+            // Sums of larger ones might saturate, and then differ from the sum of the entries.
+            Some(amount) if amount.unsigned_abs() > MAX_AMOUNT => Err(LedgerError::invalid(format!(
+                "a correction by {amount} is larger than {MAX_AMOUNT}, the largest amount of a quota"
+            ))),
+            _ => Ok(()),
         }
-        // Sums of larger ones might saturate, and then differ from the sum of the entries.
-        if self.amount.unsigned_abs() > MAX_AMOUNT {
-            return Err(LedgerError::invalid(format!(
-                "a correction by {} is larger than {MAX_AMOUNT}, the largest amount of a quota",
-                self.amount
-            )));
-        }
-        Ok(())
-    }
-}
-
-impl Reset {
-    /// A reset of the last period with entries.
-    pub fn new(key: AccountKey, author: &str, reason: &str, at: Timestamp) -> Self {
-        let (author, reason) = (author.to_owned(), reason.to_owned());
-        Self { key, period: None, author, reason, idempotency_key: None, at }
     }
 
-    /// The same in the period with this index.
-    pub const fn with_period(mut self, index: u64) -> Self {
-        self.period = Some(index);
-        self
-    }
-
-    /// The same, counted once for each key.
-    pub fn with_idempotency_key(mut self, key: &str) -> Self {
-        self.idempotency_key = Some(key.to_owned());
-        self
-    }
-
-    pub(super) fn validate(&self) -> Result<(), LedgerError> {
-        validate_texts(&self.author, &self.reason, self.idempotency_key.as_deref())
+    /// The id of its entry: the same for the same account and idempotency key, otherwise random.
+    pub(super) fn entry_id(&self) -> EntryId {
+        let numbers = match &self.idempotency_key {
+            Some(text) => {
+                let mut hash = Sha256::new();
+                hash.update((self.key.stem.len() as u64).to_be_bytes());
+                hash.update(self.key.stem.as_bytes());
+                hash.update(self.key.subject.hash().to_be_bytes());
+                hash.update(text.as_bytes());
+                let digest = hash.finalize();
+                let number =
+                    |place: usize| digest[8 * place..][..8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+                [number(0), number(1), number(2)]
+            }
+            None => [fastrand::u64(..), fastrand::u64(..), fastrand::u64(..)],
+        };
+        // The partition is not part of the identity: that of an account may change.
+        EntryId { generation: OWN_GENERATIONS | numbers[0], partition: 0, millis: numbers[1], sequence: numbers[2] }
     }
 }
 
@@ -132,24 +113,4 @@ fn validate_texts(author: &str, reason: &str, key: Option<&str>) -> Result<(), L
         }
     }
     Ok(())
-}
-
-/// The id of the entry of a correction or reset: the same for the same account and idempotency key, otherwise random.
-pub(super) fn own_entry_id(key: &AccountKey, idempotency_key: Option<&str>) -> EntryId {
-    let numbers = match idempotency_key {
-        Some(text) => {
-            let mut hash = Sha256::new();
-            hash.update((key.stem.len() as u64).to_be_bytes());
-            hash.update(key.stem.as_bytes());
-            hash.update(key.subject.hash().to_be_bytes());
-            hash.update(text.as_bytes());
-            let digest = hash.finalize();
-            let number =
-                |place: usize| digest[8 * place..][..8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-            [number(0), number(1), number(2)]
-        }
-        None => [fastrand::u64(..), fastrand::u64(..), fastrand::u64(..)],
-    };
-    // The partition is not part of the identity: that of an account may change.
-    EntryId { generation: OWN_GENERATIONS | numbers[0], partition: 0, millis: numbers[1], sequence: numbers[2] }
 }

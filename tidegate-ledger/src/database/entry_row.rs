@@ -3,7 +3,7 @@
 use siphasher::sip::SipHasher13;
 use tidegate::spi::{EntryId, EntryKind, OutboxEntry};
 
-use super::chain::BalanceChange;
+use super::account_balances::BalanceChange;
 
 /// The bytes of an [`EntryId`] in the order of its fields, big-endian, the number of the part, and a fingerprint of the entry.
 ///

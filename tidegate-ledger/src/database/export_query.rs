@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use tidegate::Timestamp;
+use tidegate::limits::Period;
 use tidegate::spi::{EntryId, EntryKind, Subject};
-use tidegate::{Period, Timestamp};
 
 use super::entry_row::{FINGERPRINT_AT, entry_id, from_signed, row_id, signed};
 use super::names::stored_text;

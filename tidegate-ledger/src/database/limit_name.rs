@@ -1,6 +1,6 @@
 //! `LimitName`: the rule, the period and the name of the limit that a key stem stands for.
 
-use tidegate::Period;
+use tidegate::limits::Period;
 use tidegate::spi::AccountKey;
 
 /// What the key stem of a limit says.

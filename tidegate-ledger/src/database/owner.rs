@@ -1,7 +1,8 @@
 //! `Ledger::verify_owner`: a ledger belongs to one secret and one namespace. Accounts are found by hashes of their subjects, so all instances
 //! must hash with the same secret, for ever; and two deployments would each admit the whole quota.
 
-use tidegate::{Namespace, Secret};
+use tidegate::Secret;
+use tidegate::spi::Namespace;
 
 use super::transaction::Argument;
 use super::{Ledger, in_time};

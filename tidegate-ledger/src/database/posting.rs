@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tidegate::spi::{AccountKey, EntryKind, OutboxEntry, Subject};
 
-use super::chain::{Balance, BalanceChain, BalanceRow};
+use super::account_balances::{AccountBalances, Balance, BalanceRow};
 use super::entry_row::EntryRow;
 use super::hold::HoldRow;
-use super::transaction::{Account, Argument, LedgerTransaction};
+use super::transaction::{AccountRow, Argument, LedgerTransaction};
 use super::{Ledger, in_time};
 use crate::{LedgerError, LedgerErrorKind};
 
@@ -25,7 +25,7 @@ pub struct Posted {
 }
 
 /// The sums of accounts that a transaction changes.
-pub(super) type Chains = BTreeMap<i64, BalanceChain>;
+pub(super) type BalancesByAccount = BTreeMap<i64, AccountBalances>;
 
 impl Ledger {
     /// Posts entries in one transaction. Entries that the ledger has already are left out, so a call can be repeated after any failure.
@@ -48,8 +48,8 @@ impl Ledger {
 
         let mut rows: Vec<EntryRow> =
             entries.iter().flat_map(|entry| EntryRow::from_entry(entry, account_of(entry))).collect();
-        let mut chains = load_chains(&mut transaction, rows.iter().map(|row| (row.account, row.period))).await?;
-        rows.retain(|row| !is_rolled_up(&chains, row));
+        let mut balances = load_balances(&mut transaction, rows.iter().map(|row| (row.account, row.period))).await?;
+        rows.retain(|row| !is_rolled_up(&balances, row));
         // The same entry may be twice in a batch.
         rows.sort_unstable_by_key(|row| row.id);
         rows.dedup_by_key(|row| row.id);
@@ -59,11 +59,11 @@ impl Ledger {
             return Ok(Posted { inserted: 0, repeated: entries.len() as u64 });
         }
         for row in rows.iter().filter(|row| inserted.contains(&row.id)) {
-            if let Some(chain) = chains.get_mut(&row.account) {
-                chain.add(row.period, row.change());
+            if let Some(balances) = balances.get_mut(&row.account) {
+                balances.add(row.period, row.change());
             }
         }
-        write_chains(&mut transaction, &mut chains).await?;
+        write_balances(&mut transaction, &mut balances).await?;
 
         let mut counted = HashSet::new();
         let is_new = |entry: &&OutboxEntry| EntryRow::from_entry(entry, 0).any(|row| inserted.contains(&row.id));
@@ -78,7 +78,7 @@ impl Ledger {
     pub(super) async fn lock_accounts(
         &self,
         keys: &[AccountKey],
-    ) -> Result<(LedgerTransaction, Vec<Account>), LedgerError> {
+    ) -> Result<(LedgerTransaction, Vec<AccountRow>), LedgerError> {
         let mut transaction = self.begin(true).await?;
         let mut found = transaction.find_accounts(keys, true).await?;
         if found.iter().any(Option::is_none) {
@@ -94,11 +94,11 @@ impl Ledger {
         let gone = || {
             LedgerError::new(LedgerErrorKind::Unexpected, "an account of the ledger is gone as soon as it was created")
         };
-        Ok((transaction, found.into_iter().collect::<Option<Vec<Account>>>().ok_or_else(gone)?))
+        Ok((transaction, found.into_iter().collect::<Option<Vec<AccountRow>>>().ok_or_else(gone)?))
     }
 
     /// The accounts with these keys, which are created if they do not exist.
-    pub(super) async fn ensure_accounts(&self, keys: &[AccountKey]) -> Result<Vec<Account>, LedgerError> {
+    pub(super) async fn ensure_accounts(&self, keys: &[AccountKey]) -> Result<Vec<AccountRow>, LedgerError> {
         in_time(async {
             let (transaction, accounts) = self.lock_accounts(keys).await?;
             transaction.commit().await?;
@@ -124,7 +124,7 @@ fn account_keys(entries: &[OutboxEntry]) -> Vec<AccountKey> {
 async fn move_partitions(
     transaction: &mut LedgerTransaction,
     keys: &[AccountKey],
-    accounts: &[Account],
+    accounts: &[AccountRow],
 ) -> Result<(), LedgerError> {
     for (key, account) in keys.iter().zip(accounts) {
         let partition = i64::from(key.partition);
@@ -137,10 +137,10 @@ async fn move_partitions(
 }
 
 /// Reads the sums of accounts, from the first of the given periods of each on.
-pub(super) async fn load_chains(
+pub(super) async fn load_balances(
     transaction: &mut LedgerTransaction,
     periods: impl Iterator<Item = (i64, i64)>,
-) -> Result<Chains, LedgerError> {
+) -> Result<BalancesByAccount, LedgerError> {
     let mut from = BTreeMap::new();
     for (account, period) in periods {
         let first = from.entry(account).or_insert(period);
@@ -151,21 +151,24 @@ pub(super) async fn load_chains(
     for row in transaction.load_balances(&from).await? {
         rows.entry(row.account).or_default().push((row.period, row.balance));
     }
-    Ok(rows.into_iter().map(|(account, rows)| (account, BalanceChain::new(rows))).collect())
+    Ok(rows.into_iter().map(|(account, rows)| (account, AccountBalances::new(rows))).collect())
 }
 
 /// Whether the entry may have been posted and rolled up. Then it must not count again.
-fn is_rolled_up(chains: &Chains, row: &EntryRow) -> bool {
-    let balance = chains.get(&row.account).and_then(|chain| chain.get(row.period));
+fn is_rolled_up(balances: &BalancesByAccount, row: &EntryRow) -> bool {
+    let balance = balances.get(&row.account).and_then(|balances| balances.get(row.period));
     balance.is_some_and(|balance| row.time < balance.rolled_before)
 }
 
 /// Writes the sums that changed, in the order of accounts and periods.
-pub(super) async fn write_chains(transaction: &mut LedgerTransaction, chains: &mut Chains) -> Result<(), LedgerError> {
+pub(super) async fn write_balances(
+    transaction: &mut LedgerTransaction,
+    balances: &mut BalancesByAccount,
+) -> Result<(), LedgerError> {
     let mut rows = Vec::new();
-    for (&account, chain) in chains {
-        chain.carry();
-        rows.extend(chain.changed().map(|(period, balance)| BalanceRow { account, period, balance }));
+    for (&account, balances) in balances {
+        balances.carry();
+        rows.extend(balances.changed().map(|(period, balance)| BalanceRow { account, period, balance }));
     }
     if rows.is_empty() { Ok(()) } else { transaction.write_balances(&rows).await }
 }

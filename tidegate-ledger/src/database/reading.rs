@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{AccountKey, GateHold, GateState, Subject};
 
-use super::chain::{Balance, BalanceChain};
+use super::account_balances::{AccountBalances, Balance};
 use super::hold::{HoldEnd, HoldRow, HoldStart};
-use super::transaction::{Account, Argument, LedgerRow, LedgerTransaction};
+use super::transaction::{AccountRow, Argument, LedgerRow, LedgerTransaction};
 use super::{Ledger, in_time};
 use crate::LedgerError;
 
@@ -37,12 +37,12 @@ impl Ledger {
         in_time(async {
             let mut transaction = self.begin(false).await?;
             let accounts = transaction.find_accounts(keys, false).await?;
-            let ids: Vec<i64> = accounts.iter().flatten().map(|account: &Account| account.id).collect();
+            let ids: Vec<i64> = accounts.iter().flatten().map(|account: &AccountRow| account.id).collect();
             let condition = transaction.is_one_of("a.id", 1);
             let argument = || vec![Argument::Ints(ids.clone())];
             let states = AccountStates::load(&mut transaction, &condition, &argument).await?;
             transaction.commit().await?;
-            let state = |(key, account): (&AccountKey, Option<Account>)| {
+            let state = |(key, account): (&AccountKey, Option<AccountRow>)| {
                 states.get(account.map(|account| account.id), key.clone())
             };
             Ok(keys.iter().zip(accounts).map(state).collect())
@@ -143,7 +143,7 @@ impl AccountStates {
     /// The state of an account that has entries.
     fn known(&self, id: i64, key: AccountKey) -> Option<GateState> {
         let balances = self.balances.get(&id)?;
-        let (state, hard_limit) = BalanceChain::new(balances.iter().copied()).gate();
+        let (state, hard_limit) = AccountBalances::new(balances.iter().copied()).gate();
         Some(GateState { key, state, hard_limit, holds: self.holds.get(&id).cloned().unwrap_or_default() })
     }
 }

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row, Sqlite};
 use std::collections::HashSet;
 use tidegate::spi::AccountKey;
 
-use super::chain::BalanceRow;
+use super::account_balances::BalanceRow;
 use super::entry_row::{EntryRow, RowId};
 use super::hold::HoldRow;
 use super::{postgres, sqlite};
@@ -25,7 +25,7 @@ pub(crate) struct OpenTransaction<D: sqlx::Database>(Option<PoolConnection<D>>);
 
 /// An account as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct AccountRow {
     pub(crate) id: i64,
     pub(crate) partition: i64,
 }
@@ -163,7 +163,7 @@ impl LedgerTransaction {
         &mut self,
         keys: &[AccountKey],
         lock: bool,
-    ) -> Result<Vec<Option<Account>>, LedgerError> {
+    ) -> Result<Vec<Option<AccountRow>>, LedgerError> {
         on_each!(self, find_accounts(keys, lock))
     }
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::AccountKey;
-use tidegate::{Period, Periods};
 
 use super::entry_row::{from_signed, signed};
 use super::names::stored_text;

@@ -11,8 +11,8 @@ use tidegate::spi::{EntryId, OutboxEntry};
 use super::JournalRecovery;
 use super::error::{JournalError, JournalErrorKind};
 use super::lock_file::LockFile;
-use super::record::{self, Frame, MAX_IDS, Payload, SEGMENT_HEADER, Span};
-use super::segment::{Segment, segment_numbers};
+use super::record::{self, Frame, MAX_IDS, Payload, RecordSpan, SEGMENT_HEADER};
+use super::segment::{JournalSegment, segment_numbers};
 
 /// The share of the largest size after which a new segment begins.
 const SEGMENTS: u64 = 16;
@@ -29,11 +29,11 @@ pub(super) struct JournalCore {
     base: PathBuf,
     segment_bytes: u64,
     /// Segments before the current one, oldest first.
-    older: VecDeque<Segment>,
+    older: VecDeque<JournalSegment>,
     /// The one that is written to.
-    current: Segment,
+    current: JournalSegment,
     /// The number of the segment and the place in it of each waiting entry.
-    index: HashMap<EntryId, (u64, Span)>,
+    index: HashMap<EntryId, (u64, RecordSpan)>,
     /// Entries of earlier runs, oldest first. The front ones may be acknowledged.
     recovered: VecDeque<EntryId>,
     recovery: JournalRecovery,
@@ -52,14 +52,14 @@ impl JournalCore {
         let (mut segments, mut records, mut recovery) = (VecDeque::new(), Vec::new(), JournalRecovery::default());
         // An error must change nothing, so the last segment, whose end may be cut off, is opened last.
         for number in &numbers {
-            let (segment, content) = Segment::open(base, *number, Some(number) == numbers.last())?;
+            let (segment, content) = JournalSegment::open(base, *number, Some(number) == numbers.last())?;
             recovery.cut_bytes += content.cut_bytes;
             segments.push_back(segment);
             records.extend(content.records.into_iter().map(|(offset, payload)| (*number, offset, payload)));
         }
         let current = match segments.pop_back() {
             Some(last) => last,
-            None => Segment::create(base, 1).map_err(io_error)?,
+            None => JournalSegment::create(base, 1).map_err(io_error)?,
         };
         let mut core = Self {
             base: base.to_owned(),
@@ -130,7 +130,7 @@ impl JournalCore {
         if self.current.length >= self.segment_bytes {
             // Only the last segment may have a torn end, so this one is made durable before the next one exists.
             self.current.sync()?;
-            let next = Segment::create(&self.base, self.current.number + 1)?;
+            let next = JournalSegment::create(&self.base, self.current.number + 1)?;
             self.older.push_back(std::mem::replace(&mut self.current, next));
             self.move_oldest_entries();
             self.remove_finished_segments();
@@ -162,7 +162,7 @@ impl JournalCore {
         let start = self.current.append(&frame.bytes)?;
         let number = self.current.number;
         for (id, span) in &frame.spans {
-            self.remember(*id, number, Span { offset: start + span.offset, ..*span });
+            self.remember(*id, number, RecordSpan { offset: start + span.offset, ..*span });
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl JournalCore {
             return;
         }
         let of_oldest = self.index.iter().filter(|(_, place)| place.0 == oldest.number);
-        let mut places: Vec<(Span, EntryId)> = of_oldest.map(|(id, place)| (place.1, *id)).collect();
+        let mut places: Vec<(RecordSpan, EntryId)> = of_oldest.map(|(id, place)| (place.1, *id)).collect();
         places.sort_unstable();
         for places in places.chunks(MAX_IDS) {
             let ids: Vec<EntryId> = places.iter().map(|(_, id)| *id).collect();
@@ -193,7 +193,7 @@ impl JournalCore {
         match payload {
             Payload::Entries(entries) => {
                 for (id, span) in entries {
-                    self.remember(id, number, Span { offset: start + span.offset, ..span });
+                    self.remember(id, number, RecordSpan { offset: start + span.offset, ..span });
                 }
             }
             Payload::Acknowledged(ids) => ids.into_iter().for_each(|id| _ = self.forget(id)),
@@ -207,7 +207,7 @@ impl JournalCore {
         self.recovered = places.into_iter().map(|(_, id)| id).collect();
     }
 
-    fn remember(&mut self, id: EntryId, number: u64, span: Span) {
+    fn remember(&mut self, id: EntryId, number: u64, span: RecordSpan) {
         self.forget(id);
         self.index.insert(id, (number, span));
         if let Some(segment) = self.segment_mut(number) {
@@ -235,7 +235,7 @@ impl JournalCore {
         }
     }
 
-    fn segment(&self, number: u64) -> Option<&Segment> {
+    fn segment(&self, number: u64) -> Option<&JournalSegment> {
         if self.current.number == number {
             return Some(&self.current);
         }
@@ -243,7 +243,7 @@ impl JournalCore {
         self.older.get(index)
     }
 
-    fn segment_mut(&mut self, number: u64) -> Option<&mut Segment> {
+    fn segment_mut(&mut self, number: u64) -> Option<&mut JournalSegment> {
         if self.current.number == number {
             return Some(&mut self.current);
         }

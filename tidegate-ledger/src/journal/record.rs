@@ -37,12 +37,12 @@ const ACKNOWLEDGED: u8 = 2;
 #[derive(Debug, Default)]
 pub(super) struct Frame {
     pub(super) bytes: Vec<u8>,
-    pub(super) spans: Vec<(EntryId, Span)>,
+    pub(super) spans: Vec<(EntryId, RecordSpan)>,
 }
 
 /// The place of an entry: in a frame, or in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Span {
+pub(super) struct RecordSpan {
     pub(super) offset: u64,
     pub(super) length: u32,
 }
@@ -51,7 +51,7 @@ pub(super) struct Span {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Payload {
     /// The ids of entries and their places from the start of the record.
-    Entries(Vec<(EntryId, Span)>),
+    Entries(Vec<(EntryId, RecordSpan)>),
     /// Ids of entries that are in the ledger.
     Acknowledged(Vec<EntryId>),
 }
@@ -69,7 +69,7 @@ pub(super) fn frame_entries(entries: &[OutboxEntry]) -> Option<Frame> {
         push_entry(&mut frame.bytes, entry);
         let length = frame.bytes.len() - length_at - 2;
         frame.bytes[length_at..length_at + 2].copy_from_slice(&u16::try_from(length).ok()?.to_le_bytes());
-        frame.spans.push((entry.id, Span { offset: length_at as u64 + 2, length: length as u32 }));
+        frame.spans.push((entry.id, RecordSpan { offset: length_at as u64 + 2, length: length as u32 }));
     }
     frame.seal().then_some(frame)
 }
@@ -102,7 +102,7 @@ pub(super) fn contains_record(bytes: &[u8]) -> bool {
     starts.into_iter().any(|(start, _)| read_record(&bytes[start..]).is_some())
 }
 
-/// The entry in these bytes, which are those of its [`Span`].
+/// The entry in these bytes, which are those of its [`RecordSpan`].
 pub(super) fn read_entry(bytes: &[u8]) -> Option<OutboxEntry> {
     let mut reader = Reader(bytes);
     Some(OutboxEntry {
@@ -132,7 +132,7 @@ fn read_payload(payload: &[u8]) -> Option<Payload> {
                 let offset = RECORD_HEADER_BYTES + payload.len() - reader.0.len();
                 let (bytes, rest) = reader.0.split_at_checked(usize::from(length))?;
                 reader.0 = rest;
-                let span = Span { offset: offset as u64, length: u32::from(length) };
+                let span = RecordSpan { offset: offset as u64, length: u32::from(length) };
                 entries.push((Reader(bytes).id()?, span));
             }
             Some(Payload::Entries(entries))

@@ -1,4 +1,4 @@
-//! `Segment`: one file of a journal. Its bytes up to `length` are whole records.
+//! `JournalSegment`: one file of a journal. Its bytes up to `length` are whole records.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use tidegate::spi::OutboxEntry;
 
 use super::error::{JournalError, JournalErrorKind};
-use super::record::{self, Payload, SEGMENT_HEADER, Span};
+use super::record::{self, Payload, RecordSpan, SEGMENT_HEADER};
 
 /// One file of a journal.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(super) struct JournalSegment {
     pub(super) number: u64,
     /// Entries that are not acknowledged.
     pub(super) waiting: u64,
@@ -30,7 +30,7 @@ pub(super) struct SegmentContent {
     pub(super) cut_bytes: u64,
 }
 
-impl Segment {
+impl JournalSegment {
     /// A new segment.
     pub(super) fn create(base: &Path, number: u64) -> io::Result<Self> {
         let path = segment_path(base, number);
@@ -93,7 +93,7 @@ impl Segment {
     }
 
     /// The entry at `span`.
-    pub(super) fn read_entry(&self, span: Span) -> Result<OutboxEntry, JournalError> {
+    pub(super) fn read_entry(&self, span: RecordSpan) -> Result<OutboxEntry, JournalError> {
         let mut bytes = vec![0; span.length as usize];
         let mut file = &*self.file;
         let read = file.seek(SeekFrom::Start(span.offset)).and_then(|_| file.read_exact(&mut bytes));

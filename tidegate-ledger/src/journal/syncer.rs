@@ -1,10 +1,12 @@
 //! `Syncer`: a thread that makes a changed segment durable at intervals.
 
 use std::fs::File;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, thread};
+
+use tidegate::sync::{Mutex, MutexGuard};
 
 /// A thread that makes a changed segment durable at intervals. It ends when this is dropped, after a last time.
 #[derive(Debug)]
@@ -86,5 +88,5 @@ fn run(state: &Mutex<SyncState>, condition: &Condvar, interval: Duration) {
 }
 
 fn lock(state: &Mutex<SyncState>) -> MutexGuard<'_, SyncState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidegate::spi::AccountKey;
+use tidegate::sync::Mutex;
 
 /// Names that are remembered as sent. Beyond, they are sent again.
 const MAX_SENT_NAMES: usize = 100_000;
@@ -25,7 +25,7 @@ struct Names {
 
 impl AccountNames {
     pub(super) fn learn(&self, account: AccountKey, name: &str) {
-        let mut names = self.lock();
+        let mut names = self.0.lock();
         if names.sent.get(&account) == Some(&hash(name)) || names.waiting.len() >= MAX_WAITING_NAMES {
             return;
         }
@@ -33,11 +33,11 @@ impl AccountNames {
     }
 
     pub(super) fn take(&self) -> Vec<(AccountKey, String)> {
-        std::mem::take(&mut self.lock().waiting).into_iter().collect()
+        std::mem::take(&mut self.0.lock().waiting).into_iter().collect()
     }
 
     pub(super) fn record_sent(&self, sent: Vec<(AccountKey, String)>) {
-        let mut names = self.lock();
+        let mut names = self.0.lock();
         if names.sent.len() + sent.len() > MAX_SENT_NAMES {
             names.sent.clear();
         }
@@ -45,14 +45,10 @@ impl AccountNames {
     }
 
     pub(super) fn put_back(&self, unsent: Vec<(AccountKey, String)>) {
-        let mut names = self.lock();
+        let mut names = self.0.lock();
         for (account, name) in unsent {
             names.waiting.entry(account).or_insert(name);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Names> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,16 +3,16 @@
 use tidegate::spi::{EntryId, Outbox};
 
 use super::error::{lost, unconfirmed};
-use super::flush_queue::Waiter;
-use super::shared::Shared;
+use super::flush_queue::FlushWaiter;
+use super::state::ServiceState;
 
-impl<O: Outbox> Shared<O> {
+impl<O: Outbox> ServiceState<O> {
     /// Wakes who waited for entries that the ledger has, and fails the others.
-    pub(super) async fn look_up(&self, waiters: Vec<Waiter>) {
+    pub(super) async fn look_up(&self, waiters: Vec<FlushWaiter>) {
         if waiters.is_empty() {
             return;
         }
-        let ids: Vec<EntryId> = waiters.iter().filter_map(Waiter::id).collect();
+        let ids: Vec<EntryId> = waiters.iter().filter_map(FlushWaiter::id).collect();
         match self.call(self.ledger.contains(&ids)).await {
             Ok(found) => {
                 for (waiter, (id, is_found)) in waiters.into_iter().zip(ids.into_iter().zip(found)) {
@@ -26,7 +26,7 @@ impl<O: Outbox> Shared<O> {
                     waiter.fail(&lost());
                 }
             }
-            Err(error) => Waiter::fail_all(waiters, &unconfirmed(&error)),
+            Err(error) => FlushWaiter::fail_all(waiters, &unconfirmed(&error)),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! `FlushQueue`: the partitions that the next flush reads, and who waits for it.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate::StoreError;
 use tidegate::spi::{EntryId, OutboxBatch, UnconfirmedEntry};
+use tidegate::sync::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ pub(super) struct FlushQueue {
 
 #[derive(Debug, Default)]
 struct WantedPartitions {
-    waiters: BTreeMap<u16, Vec<Waiter>>,
+    waiters: BTreeMap<u16, Vec<FlushWaiter>>,
     /// When the flush that is under way began.
     flush_began_at: Option<Instant>,
     is_closed: bool,
@@ -29,7 +29,7 @@ struct WantedPartitions {
 /// Somebody who waits until an entry, or all that the outbox of a partition contains, is in the ledger. Whether they still wait does not
 /// matter.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct FlushWaiter {
     /// The generation under which the entries were written. `None` if any will do.
     generation: Option<u64>,
     /// The entry. `None` for all that the outbox contains.
@@ -44,7 +44,7 @@ pub(super) type WaitResult = oneshot::Receiver<Result<(), StoreError>>;
 impl FlushQueue {
     /// Lets the next flush read these partitions. It does not start one.
     pub(super) fn want(&self, partitions: impl IntoIterator<Item = u16>) {
-        let mut wanted = self.lock();
+        let mut wanted = self.wanted.lock();
         for partition in partitions {
             wanted.waiters.entry(partition).or_default();
         }
@@ -61,13 +61,13 @@ impl FlushQueue {
     }
 
     fn join_each(&self, waiters: impl Iterator<Item = (u16, Option<u64>, Option<EntryId>)>) -> Vec<WaitResult> {
-        let mut wanted = self.lock();
+        let mut wanted = self.wanted.lock();
         let mut results = Vec::new();
         for (partition, generation, id) in waiters {
             let (sender, receiver) = oneshot::channel();
             // If it is dropped, the receiver gets an error.
             if !wanted.is_closed {
-                let waiter = Waiter { generation, id, remaining: None, result: sender };
+                let waiter = FlushWaiter { generation, id, remaining: None, result: sender };
                 wanted.waiters.entry(partition).or_default().push(waiter);
             }
             results.push(receiver);
@@ -78,37 +78,37 @@ impl FlushQueue {
     }
 
     /// Puts a partition back that was not read, or not to its end, and starts the next flush.
-    pub(super) fn put_back(&self, partition: u16, waiters: Vec<Waiter>) {
-        self.lock().waiters.entry(partition).or_default().extend(waiters);
+    pub(super) fn put_back(&self, partition: u16, waiters: Vec<FlushWaiter>) {
+        self.wanted.lock().waiters.entry(partition).or_default().extend(waiters);
         self.wake.notify_one();
     }
 
     /// Takes everything at the start of a flush.
-    pub(super) fn begin(&self, now: Instant) -> BTreeMap<u16, Vec<Waiter>> {
-        let mut wanted = self.lock();
+    pub(super) fn begin(&self, now: Instant) -> BTreeMap<u16, Vec<FlushWaiter>> {
+        let mut wanted = self.wanted.lock();
         wanted.flush_began_at = Some(now);
         std::mem::take(&mut wanted.waiters)
     }
 
     /// Records the end of a flush.
     pub(super) fn end(&self) {
-        self.lock().flush_began_at = None;
+        self.wanted.lock().flush_began_at = None;
     }
 
     /// Whether the flush that is under way takes longer than `limit`.
     pub(super) fn is_slower_than(&self, limit: Duration, now: Instant) -> bool {
-        self.lock().flush_began_at.is_some_and(|began_at| now.saturating_duration_since(began_at) > limit)
+        self.wanted.lock().flush_began_at.is_some_and(|began_at| now.saturating_duration_since(began_at) > limit)
     }
 
     /// Fails everybody who waits for the next flush. The partitions stay wanted.
     pub(super) fn fail_waiters(&self, error: &StoreError) {
-        let waiters: Vec<Waiter> = self.lock().waiters.values_mut().flat_map(std::mem::take).collect();
-        Waiter::fail_all(waiters, error);
+        let waiters: Vec<FlushWaiter> = self.wanted.lock().waiters.values_mut().flat_map(std::mem::take).collect();
+        FlushWaiter::fail_all(waiters, error);
     }
 
     /// Fails everybody who waits, now and later.
     pub(super) fn close(&self) {
-        self.lock().is_closed = true;
+        self.wanted.lock().is_closed = true;
         self.fail_waiters(&error::stopped());
     }
 
@@ -116,15 +116,11 @@ impl FlushQueue {
     pub(super) async fn wait(&self) {
         self.wake.notified().await;
     }
-
-    fn lock(&self) -> MutexGuard<'_, WantedPartitions> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-// === impl Waiter ===
+// === impl FlushWaiter ===
 
-impl Waiter {
+impl FlushWaiter {
     /// The entry that it waits for. `None` if it waits for all that the outbox contains.
     pub(super) const fn id(&self) -> Option<EntryId> {
         self.id

@@ -16,8 +16,8 @@ use futures_util::StreamExt;
 use tidegate::spi::{EntryId, Outbox, OutboxBatch, OutboxEntry, PARTITIONS};
 
 use super::error::{ServiceError, lost, too_slow, unconfirmed};
-use super::flush_queue::Waiter;
-use super::shared::Shared;
+use super::flush_queue::FlushWaiter;
+use super::state::ServiceState;
 use super::timer;
 use crate::{LedgerError, LedgerErrorKind};
 
@@ -26,7 +26,7 @@ const MAX_ROUND_BATCHES: usize = 2;
 
 /// Moves entries from outboxes into the ledger.
 pub(super) struct Flusher<O> {
-    shared: Arc<Shared<O>>,
+    state: Arc<ServiceState<O>>,
     /// Entries that are in the ledger, and in their outboxes, too.
     acknowledgements: BTreeMap<u16, Vec<EntryId>>,
     /// Partitions whose last call to the store failed.
@@ -45,7 +45,7 @@ pub(super) struct Flusher<O> {
 struct Visit {
     partition: u16,
     /// `None` if it is here for its acknowledgements only.
-    waiters: Option<Vec<Waiter>>,
+    waiters: Option<Vec<FlushWaiter>>,
     /// `None` if it was not read.
     batch: Result<Option<OutboxBatch>, ServiceError>,
 }
@@ -53,7 +53,7 @@ struct Visit {
 /// A partition that was read.
 struct ReadPartition {
     partition: u16,
-    waiters: Vec<Waiter>,
+    waiters: Vec<FlushWaiter>,
     batch: OutboxBatch,
 }
 
@@ -65,25 +65,25 @@ impl Visit {
 }
 
 impl<O: Outbox + 'static> Flusher<O> {
-    pub(super) fn new(shared: Arc<Shared<O>>) -> Self {
+    pub(super) fn new(state: Arc<ServiceState<O>>) -> Self {
         let (failing, refused) = (BTreeSet::new(), BTreeSet::new());
-        Self { shared, acknowledgements: BTreeMap::new(), failing, refused, next: 0, swept: 0, was_full: false }
+        Self { state, acknowledgements: BTreeMap::new(), failing, refused, next: 0, swept: 0, was_full: false }
     }
 
     /// Runs until the service is stopped and everything that was posted is acknowledged.
     pub(super) async fn run(mut self) {
-        let shared = self.shared.clone();
-        let mut ticks = timer::interval(shared.options.flush_interval);
+        let state = self.state.clone();
+        let mut ticks = timer::interval(state.options.flush_interval);
         loop {
             if self.acknowledgements.is_empty() {
-                let retry_at = shared.retry_at();
-                let goes_on = shared.goes_on_after(async {
+                let retry_at = state.retry_at();
+                let goes_on = state.goes_on_after(async {
                     if let Some(at) = retry_at {
                         timer::sleep_until(at).await;
                         return self.collect();
                     }
                     tokio::select! {
-                        () = shared.queue.wait() => {}
+                        () = state.queue.wait() => {}
                         _ = ticks.tick() => self.collect(),
                     }
                 });
@@ -97,28 +97,28 @@ impl<O: Outbox + 'static> Flusher<O> {
 
     /// Wants what this instance has written since the last time, and the next part of the sweep.
     fn collect(&mut self) {
-        let options = &self.shared.options;
-        self.shared.queue.want(self.shared.store.take_written_partitions());
+        let options = &self.state.options;
+        self.state.queue.want(self.state.store.take_written_partitions());
         let share = options.flush_interval.as_secs_f64() / options.sweep_interval.as_secs_f64();
         let count = ((share * f64::from(PARTITIONS)).ceil() as u16).clamp(1, PARTITIONS);
-        self.shared.queue.want((0..count).map(|step| (self.swept + step) % PARTITIONS));
+        self.state.queue.want((0..count).map(|step| (self.swept + step) % PARTITIONS));
         self.swept = (self.swept + count) % PARTITIONS;
     }
 
     pub(super) async fn run_round(&mut self) {
-        let shared = self.shared.clone();
-        let wanted = shared.queue.begin(timer::now());
+        let state = self.state.clone();
+        let wanted = state.queue.begin(timer::now());
         let visits = self.visit(wanted).await;
         let mut read = Vec::new();
         for visit in visits {
             read.extend(self.sort_out(visit));
         }
         self.post(read).await;
-        shared.queue.end();
+        state.queue.end();
     }
 
     /// Acknowledges and reads.
-    async fn visit(&mut self, mut wanted: BTreeMap<u16, Vec<Waiter>>) -> Vec<Visit> {
+    async fn visit(&mut self, mut wanted: BTreeMap<u16, Vec<FlushWaiter>>) -> Vec<Visit> {
         let mut acknowledgements = std::mem::take(&mut self.acknowledgements);
         let mut partitions: BTreeSet<u16> = wanted.keys().copied().collect();
         partitions.extend(acknowledgements.keys());
@@ -127,19 +127,19 @@ impl<O: Outbox + 'static> Flusher<O> {
         order.rotate_left(first);
         // The order is kept otherwise.
         order.sort_by_key(|partition| wanted.get(partition).is_none_or(Vec::is_empty));
-        let (shared, left) = (&self.shared, AtomicUsize::new(MAX_ROUND_BATCHES * self.shared.options.batch));
+        let (state, left) = (&self.state, AtomicUsize::new(MAX_ROUND_BATCHES * self.state.options.batch));
         let visits = order.iter().copied().map(|partition| {
             let (waiters, ids) = (wanted.remove(&partition), acknowledgements.remove(&partition));
             let left = &left;
             async move {
                 let batch = async {
                     if let Some(ids) = ids {
-                        shared.acknowledge(partition, &ids).await?;
+                        state.acknowledge(partition, &ids).await?;
                     }
                     if waiters.is_none() || left.load(Ordering::Relaxed) == 0 {
                         return Ok(None);
                     }
-                    let batch = shared.read_outbox(partition).await?;
+                    let batch = state.read_outbox(partition).await?;
                     let read = batch.entries.len();
                     // It is exact enough if several reads end at the same time.
                     left.store(left.load(Ordering::Relaxed).saturating_sub(read), Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl<O: Outbox + 'static> Flusher<O> {
             }
         });
         // Reads that begin together are not bounded by what others of them find. So fewer begin together while there is a backlog.
-        let concurrency = self.shared.options.concurrency;
+        let concurrency = self.state.options.concurrency;
         let concurrency = if self.was_full { concurrency.min(MAX_ROUND_BATCHES) } else { concurrency };
         let visits = futures_util::stream::iter(visits).buffer_unordered(concurrency);
         let visits: Vec<Visit> = visits.collect().await;
@@ -174,20 +174,20 @@ impl<O: Outbox + 'static> Flusher<O> {
                     ServiceError::Ledger(error) => unconfirmed(&error),
                     _ => too_slow(),
                 };
-                Waiter::fail_all(waiters, &error);
-                self.shared.queue.want([partition]);
+                FlushWaiter::fail_all(waiters, &error);
+                self.state.queue.want([partition]);
                 None
             }
             Ok(None) => {
-                self.shared.queue.put_back(partition, waiters);
+                self.state.queue.put_back(partition, waiters);
                 None
             }
             Ok(Some(batch)) => {
-                let accepts = |waiter: &Waiter| waiter.accepts(batch.generation);
-                let (waiters, strangers): (Vec<Waiter>, Vec<Waiter>) = waiters.into_iter().partition(accepts);
-                Waiter::fail_all(strangers, &lost());
+                let accepts = |waiter: &FlushWaiter| waiter.accepts(batch.generation);
+                let (waiters, strangers): (Vec<FlushWaiter>, Vec<FlushWaiter>) = waiters.into_iter().partition(accepts);
+                FlushWaiter::fail_all(strangers, &lost());
                 if batch.generation.is_none() && batch.entries.is_empty() {
-                    self.shared.restore.request_rebuild(partition);
+                    self.state.repairs.request_rebuild(partition);
                 }
                 Some(ReadPartition { partition, waiters, batch })
             }
@@ -197,10 +197,10 @@ impl<O: Outbox + 'static> Flusher<O> {
     /// Posts everything that was read in one transaction. If an entry is invalid, it must not keep those of other partitions back.
     async fn post(&mut self, mut read: Vec<ReadPartition>) {
         let entries: Vec<OutboxEntry> = read.iter().flat_map(|one| one.batch.entries.iter().cloned()).collect();
-        let result = match (entries.is_empty(), self.shared.retry_at()) {
-            (false, _) => self.shared.post(&entries).await,
+        let result = match (entries.is_empty(), self.state.retry_at()) {
+            (false, _) => self.state.post(&entries).await,
             // Nobody would notice that the ledger is available again.
-            (true, Some(_)) => self.shared.call(self.shared.ledger.ping()).await,
+            (true, Some(_)) => self.state.call(self.state.ledger.ping()).await,
             (true, None) => Ok(()),
         };
         let mut unfound = Vec::new();
@@ -208,7 +208,7 @@ impl<O: Outbox + 'static> Flusher<O> {
             Ok(()) => unfound = read.into_iter().flat_map(|one| self.finish(one)).collect(),
             Err(error) if error.kind() == LedgerErrorKind::Invalid && read.len() > 1 => {
                 for one in read.drain(..) {
-                    match self.shared.post(&one.batch.entries).await {
+                    match self.state.post(&one.batch.entries).await {
                         Ok(()) => unfound.extend(self.finish(one)),
                         Err(error) => self.give_up(one, &error),
                     }
@@ -216,13 +216,13 @@ impl<O: Outbox + 'static> Flusher<O> {
             }
             Err(error) => read.into_iter().for_each(|one| self.give_up(one, &error)),
         }
-        self.shared.look_up(unfound).await;
+        self.state.look_up(unfound).await;
     }
 
     /// Wakes who waited for no more than what is in the ledger now. Returns those whose entries were not in the outbox.
-    fn finish(&mut self, read: ReadPartition) -> Vec<Waiter> {
+    fn finish(&mut self, read: ReadPartition) -> Vec<FlushWaiter> {
         let ReadPartition { partition, waiters, batch } = read;
-        let (max, has_ids) = (self.shared.options.batch, waiters.iter().any(|waiter| waiter.id().is_some()));
+        let (max, has_ids) = (self.state.options.batch, waiters.iter().any(|waiter| waiter.id().is_some()));
         let posted: HashSet<EntryId> = batch.entries.iter().filter(|_| has_ids).map(|entry| entry.id).collect();
         let (mut rest, mut unfound) = (Vec::new(), Vec::new());
         for mut waiter in waiters {
@@ -239,20 +239,20 @@ impl<O: Outbox + 'static> Flusher<O> {
         if batch.entries.is_empty() {
             return unfound;
         }
-        self.shared.counters.record_posted(partition, batch.entries.len() as u64);
-        self.shared.unverified.add(&batch.entries);
+        self.state.counters.record_posted(partition, batch.entries.len() as u64);
+        self.state.unverified.add(&batch.entries);
         self.acknowledgements.insert(partition, batch.entries.iter().map(|entry| entry.id).collect());
         if batch.entries.len() >= max || batch.generation.is_none() {
-            self.shared.queue.put_back(partition, rest);
+            self.state.queue.put_back(partition, rest);
         }
         unfound
     }
 
     /// Fails who waited. The entries stay in the outbox, and are read again.
     fn give_up(&mut self, read: ReadPartition, error: &LedgerError) {
-        Waiter::fail_all(read.waiters, &unconfirmed(error));
+        FlushWaiter::fail_all(read.waiters, &unconfirmed(error));
         if error.kind() != LedgerErrorKind::Invalid {
-            self.shared.queue.want([read.partition]);
+            self.state.queue.want([read.partition]);
         } else if self.refused.insert(read.partition) {
             let partition = read.partition;
             tracing::error!(target: "tidegate::ledger", partition, "the ledger refuses an entry, which stays in its outbox: {error}");

@@ -8,15 +8,16 @@
 //! in this run are not in this queue: they are in its outbox.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate::spi::{AccountKey, EntryId, Journal, MAX_GENERATION, Outbox, OutboxEntry};
+use tidegate::sync::Mutex;
 use tidegate::{Clock, StoreError, StoreErrorKind, Timestamp};
 use tokio::sync::Notify;
 
 use super::error::ServiceError;
-use super::shared::Shared;
+use super::state::ServiceState;
 use super::timer;
 use crate::journal::JournalFile;
 
@@ -61,7 +62,7 @@ impl JournalQueue {
             entry.id = EntryId { generation: self.generation, partition: entry.id.partition, millis, sequence };
         }
         file.append(&entries)?;
-        self.lock().extend(entries.iter().map(|entry| entry.id));
+        self.waiting.lock().extend(entries.iter().map(|entry| entry.id));
         self.wake.notify_one();
         Ok(())
     }
@@ -80,19 +81,15 @@ impl JournalQueue {
 
     /// The time of the oldest entry that is not in the ledger.
     pub(super) fn oldest_at(&self) -> Option<Timestamp> {
-        self.lock().front().map(|id| Timestamp::from_micros(id.millis * 1000))
+        self.waiting.lock().front().map(|id| Timestamp::from_micros(id.millis * 1000))
     }
 
     pub(super) fn sync(&self) -> Result<(), ServiceError> {
         self.file.as_ref().map_or(Ok(()), |file| file.sync().map_err(ServiceError::from))
     }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<EntryId>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl<O: Outbox> Shared<O> {
+impl<O: Outbox> ServiceState<O> {
     /// Posts everything that waits in the journal. Returns the number of entries.
     pub(super) async fn post_journaled(&self) -> Result<u64, ServiceError> {
         let queue = &self.journal;
@@ -100,18 +97,18 @@ impl<O: Outbox> Shared<O> {
         let _posting = queue.posting.lock().await;
         let mut posted = 0;
         loop {
-            let ids: Vec<EntryId> = queue.lock().iter().take(self.options.batch).copied().collect();
+            let ids: Vec<EntryId> = queue.waiting.lock().iter().take(self.options.batch).copied().collect();
             if ids.is_empty() {
                 return Ok(posted);
             }
             let entries = file.read(&ids)?;
             self.post(&entries).await?;
-            queue.lock().drain(..ids.len());
+            queue.waiting.lock().drain(..ids.len());
             posted += entries.len() as u64;
             let mut last: BTreeMap<AccountKey, EntryId> = BTreeMap::new();
             let mut others: Vec<EntryId> =
                 entries.iter().filter_map(|entry| last.insert(entry.account(), entry.id)).collect();
-            others.extend(self.restore.request_repairs_of_journaled(last));
+            others.extend(self.repairs.request_repairs_of_journaled(last));
             queue.acknowledge(&others);
         }
     }

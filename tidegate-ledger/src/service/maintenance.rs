@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::Timestamp;
 use tidegate::spi::Outbox;
 
-use super::shared::Shared;
+use super::state::ServiceState;
 use super::timer;
 
 /// Reservations that are recorded as expired in one transaction.
@@ -17,7 +17,7 @@ const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 /// How often names of tenants are sent.
 const NAMES_INTERVAL: Duration = Duration::from_secs(1);
 
-impl<O: Outbox> Shared<O> {
+impl<O: Outbox> ServiceState<O> {
     /// The task that records reservations that ran out, until the service is stopped.
     pub(super) async fn run_expiry(&self) {
         let mut ticks = timer::interval(self.options.expiry_interval);

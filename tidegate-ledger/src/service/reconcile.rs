@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidegate::StoreErrorKind;
+use tidegate::limits::Periods;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{AccountKey, GateState, Outbox, OutboxPosition, PARTITIONS};
-use tidegate::{Periods, StoreErrorKind};
 
 use super::error::ServiceError;
-use super::shared::Shared;
+use super::state::ServiceState;
 use super::timer;
 
 /// Attempts to read a partition that is written to all the time.
@@ -69,7 +70,7 @@ pub struct ReconcileReport {
 }
 
 /// What the store has of an account.
-enum StoredState {
+enum StoredQuota {
     Readable(Option<QuotaState>),
     /// A value that this version does not write.
     Unreadable,
@@ -88,7 +89,7 @@ impl ReconcileReport {
     }
 }
 
-impl<O: Outbox> Shared<O> {
+impl<O: Outbox> ServiceState<O> {
     pub(super) async fn reconcile(&self, apply: bool) -> Result<ReconcileReport, ServiceError> {
         let lock = self.ledger.reconcile_lock().await?;
         self.counters.reconciled_partitions.store(0, Ordering::Relaxed);
@@ -158,7 +159,7 @@ impl<O: Outbox> Shared<O> {
         &self,
         partition: u16,
         states: &[GateState],
-    ) -> Result<Option<(Vec<OutboxPosition>, Vec<StoredState>)>, ServiceError> {
+    ) -> Result<Option<(Vec<OutboxPosition>, Vec<StoredQuota>)>, ServiceError> {
         let (mut positions, mut gate) = (Vec::new(), Vec::with_capacity(states.len()));
         let keys: Vec<AccountKey> = states.iter().map(|state| state.key.clone()).collect();
         let mut chunks: VecDeque<&[AccountKey]> = keys.chunks(self.options.batch).collect();
@@ -166,11 +167,11 @@ impl<O: Outbox> Shared<O> {
             match self.store.read_states(partition, keys).await {
                 Ok(Some((position, states))) => {
                     positions.push(position);
-                    gate.extend(states.into_iter().map(StoredState::Readable));
+                    gate.extend(states.into_iter().map(StoredQuota::Readable));
                 }
                 Ok(None) => return Ok(None),
                 Err(error) if error.kind() == StoreErrorKind::Unreadable => match keys {
-                    [_] => gate.push(StoredState::Unreadable),
+                    [_] => gate.push(StoredQuota::Unreadable),
                     // It fails the read of all, and must not hide the others.
                     keys => keys.chunks(1).rev().for_each(|key| chunks.push_front(key)),
                 },
@@ -181,11 +182,11 @@ impl<O: Outbox> Shared<O> {
     }
 
     /// Compares an account in the later one of the two periods.
-    fn compare(&self, gate: &StoredState, ledger: &GateState) -> Option<Difference> {
+    fn compare(&self, gate: &StoredQuota, ledger: &GateState) -> Option<Difference> {
         let parts = ledger.key.parse();
         let (gate, is_readable) = match gate {
-            StoredState::Readable(state) => (*state, true),
-            StoredState::Unreadable => (None, false),
+            StoredQuota::Readable(state) => (*state, true),
+            StoredQuota::Unreadable => (None, false),
         };
         let gate_index = gate.map_or_else(
             || {

@@ -27,7 +27,7 @@ pub struct ServiceStats {
     /// Partitions that were rebuilt after the store had lost them.
     pub rebuilds: u64,
     /// Partitions of which the store has gone back to an older copy, such as after a failover, and which were given up to be rebuilt.
-    pub rollbacks: u64,
+    pub older_copies: u64,
     /// Accounts whose state in the store was set to that of the ledger.
     pub repairs: u64,
     /// Accounts that wait for that.
@@ -47,7 +47,7 @@ pub(super) struct Counters {
     pub(super) repeated: AtomicU64,
     pub(super) posts: AtomicU64,
     pub(super) rebuilds: AtomicU64,
-    pub(super) rollbacks: AtomicU64,
+    pub(super) older_copies: AtomicU64,
     pub(super) repairs: AtomicU64,
     pub(super) differences: AtomicU64,
     pub(super) reconciled_partitions: AtomicU64,
@@ -105,7 +105,7 @@ impl Default for Counters {
             repeated: AtomicU64::default(),
             posts: AtomicU64::default(),
             rebuilds: AtomicU64::default(),
-            rollbacks: AtomicU64::default(),
+            older_copies: AtomicU64::default(),
             repairs: AtomicU64::default(),
             differences: AtomicU64::default(),
             reconciled_partitions: AtomicU64::default(),

@@ -4,9 +4,8 @@
 //! of what was read then. That alone is not enough: entries that are written after a failover are later than all before. So at the first read
 //! of another server, the last entry in the ledger must be acknowledged there, or wait there.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use tidegate::spi::{EntryId, OutboxBatch, OutboxPosition, PARTITIONS};
+use tidegate::sync::Mutex;
 
 /// What a service has seen of the outbox of each partition.
 #[derive(Debug)]
@@ -28,7 +27,7 @@ pub(super) struct SeenOutbox {
 impl StorePositions {
     /// What is known of a partition now. To be taken before a read begins: others may read, and acknowledge, at the same time.
     pub(super) fn get(&self, partition: u16) -> SeenOutbox {
-        self.lock().get(usize::from(partition)).copied().unwrap_or_default()
+        self.partitions.lock().get(usize::from(partition)).copied().unwrap_or_default()
     }
 
     /// Records what was read.
@@ -56,13 +55,9 @@ impl StorePositions {
     }
 
     fn update(&self, partition: u16, change: impl FnOnce(&mut SeenOutbox)) {
-        if let Some(seen) = self.lock().get_mut(usize::from(partition)) {
+        if let Some(seen) = self.partitions.lock().get_mut(usize::from(partition)) {
             change(seen);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<SeenOutbox>> {
-        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

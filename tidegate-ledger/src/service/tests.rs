@@ -3,7 +3,7 @@
 mod confirming;
 mod fixture;
 mod journaling;
+mod older_copies;
 mod opening;
 mod reconciling;
-mod restoring;
-mod rollbacks;
+mod repairing;

@@ -4,9 +4,9 @@
 //! lacks them. A read that begins after the post shows it, by another generation; the accounts are repaired then.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidegate::spi::{AccountKey, OutboxEntry};
+use tidegate::sync::Mutex;
 
 /// Accounts whose entries were posted, by partition.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct PostedAccounts(BTreeMap<u64, BTreeSet<AccountKey>>);
 impl UnverifiedPosts {
     /// Records accounts whose entries were posted.
     pub(super) fn add(&self, entries: &[OutboxEntry]) {
-        let mut partitions = self.lock();
+        let mut partitions = self.partitions.lock();
         for entry in entries {
             let accounts = partitions.entry(entry.id.partition).or_default();
             accounts.0.entry(entry.id.generation).or_default().insert(entry.account());
@@ -30,7 +30,7 @@ impl UnverifiedPosts {
 
     /// Takes the accounts of a partition out, before its generation is read. Others may be added meanwhile; these need a later read.
     pub(super) fn take(&self, partition: u16) -> PostedAccounts {
-        self.lock().remove(&partition).unwrap_or_default()
+        self.partitions.lock().remove(&partition).unwrap_or_default()
     }
 
     /// The accounts that must be repaired, now that the generation was read after they were taken. Without one, they are put back.
@@ -47,14 +47,10 @@ impl UnverifiedPosts {
         if posted.0.is_empty() {
             return;
         }
-        let mut partitions = self.lock();
+        let mut partitions = self.partitions.lock();
         let accounts = partitions.entry(partition).or_default();
         for (generation, keys) in posted.0 {
             accounts.0.entry(generation).or_default().extend(keys);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u16, PostedAccounts>> {
-        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,20 +1,18 @@
 //! `BatchArguments`: the arguments of `decide_batch.lua`.
 
 use redis::Cmd;
+use smallvec::SmallVec;
 use tidegate::Timestamp;
 use tidegate::spi::Role;
 
 use super::BatchMode;
 use super::index_table::IndexTable;
 use crate::args::append_injected_now;
-use crate::packed_plan::{LIMIT_BYTES, PackedCheck, PackedPlan, PackedRange};
+use crate::packed_plan::{LIMIT_BYTES, PackedCheck, PackedPlan, PackedRange, part_hash};
 use crate::scripts::{SCRIPTS, Script};
 
 /// From this many plans on that share a key, their takes are counted instead of applied one by one.
 const MIN_COUNTED_PLANS: usize = 3;
-
-/// In place of the cost that a check of a reservation holds: it takes its cost at once. No cost is as large.
-const TAKE_BIT: u64 = 1 << 63;
 
 /// The arguments of `decide_batch.lua`.
 #[derive(Debug)]
@@ -24,6 +22,8 @@ pub(super) struct BatchArguments {
     streams: Parts,
     plans: Vec<u8>,
     limits: Parts,
+    /// The numbers that plans of the general layout refer to.
+    numbers: Parts,
     /// Whether nothing can be written, so that the call is sent as a read.
     is_peek: bool,
 }
@@ -54,43 +54,52 @@ struct KeyUse {
     plans: usize,
 }
 
-/// How the script decides a plan: the first number of the plan.
+/// How a plan is written: its first number. The comments of the script say what the special ones save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PlanKind {
+enum PlanLayout {
     /// One check without a route.
     SingleCheck = 0,
-    /// Only enforced checks, without routes.
+    /// Only enforced checks without routes.
     Enforced = 1,
-    /// All or nothing.
-    AllOrNothing = 2,
-    /// Any plan without a penalty.
-    General = 3,
-    /// A plan with a penalty.
-    Penalty = 4,
-    /// A reservation.
-    Reservation = 5,
+    /// Any plan.
+    General = 2,
 }
 
-/// Before the plans, if there are streams among the keys.
-const STREAMS: u16 = 8;
+/// How a plan in the general layout changes states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GeneralMode {
+    AllOrNothing = 0,
+    EachCounts = 1,
+    Peek = 2,
+}
 
-/// What is added to the kind of a plan with a ledger.
-const LEDGER_KIND: u16 = 8;
+/// The width of a check in a plan with penalties, but without a reservation or a ledger.
+const PENALTY_WIDTH: usize = 4;
+
+/// How many numbers a plan in the general layout refers to, and each of its checks.
+const MAX_PLAN_NUMBERS: usize = 3;
+const MAX_CHECK_NUMBERS: usize = 2;
 
 impl BatchArguments {
     /// Packs plans, each with the number of times that it is decided.
-    pub(super) fn pack<'p>(plans: impl Iterator<Item = (&'p PackedPlan, u64)> + Clone) -> Self {
-        let keys = plans.clone().map(|(plan, _)| plan.keys()).sum();
+    pub(super) fn pack<'p>(plans: impl Iterator<Item = (&'p PackedPlan, u64)>) -> Self {
+        let plans: SmallVec<[_; 32]> =
+            plans.map(|(plan, repeats)| (plan, repeats, PlanLayout::new(plan, repeats))).collect();
+        let keys = plans.iter().map(|(plan, ..)| plan.keys()).sum();
+        let general = || plans.iter().filter(|(.., layout)| *layout == PlanLayout::General).map(|(plan, ..)| plan);
+        let numbers = general().map(|plan| MAX_PLAN_NUMBERS + MAX_CHECK_NUMBERS * plan.checks.len()).sum();
         let mut arguments = Self {
             keys: Parts::with_capacity(keys, 48 * keys),
-            streams: Parts::with_capacity(plans.clone().map(|(plan, _)| plan.ledgers.len()).sum(), 0),
+            streams: Parts::with_capacity(plans.iter().map(|(plan, ..)| plan.ledgers.len()).sum(), 0),
             plans: Vec::with_capacity(10 * keys),
             limits: Parts::with_capacity(keys, 4 * LIMIT_BYTES),
-            is_peek: plans.clone().next().is_some() && plans.clone().all(|(plan, _)| plan.is_peek),
+            numbers: Parts::with_capacity(numbers, 0),
+            is_peek: !plans.is_empty() && plans.iter().all(|(plan, ..)| plan.is_peek),
         };
+        let has_enforced = plans.iter().any(|(.., layout)| *layout == PlanLayout::Enforced);
+        let largest_width = general().map(|plan| check_width(plan)).max().unwrap_or(0);
         let (mut parts, mut uses) = (Vec::with_capacity(keys), vec![KeyUse::default(); keys + 1]);
-        for (plan, repeats) in plans.clone() {
-            let is_enforced = PlanKind::new(plan, repeats) == PlanKind::Enforced;
+        for (plan, _, layout) in &plans {
             for (index, check) in plan.checks.iter().enumerate() {
                 let numbers = CheckParts {
                     limit: arguments.limits.index_of(plan, &check.limit),
@@ -101,19 +110,18 @@ impl BatchArguments {
                         (stream, arguments.keys.index_of(plan, &ledger.marker), ledger.generation)
                     }),
                 };
-                if is_enforced && check.is_additive {
+                if *layout == PlanLayout::Enforced && check.is_additive {
                     uses[usize::from(numbers.key)].add(numbers.limit);
                 }
                 parts.push(numbers);
             }
         }
-        if let streams @ 1.. = arguments.streams.ends.len() {
-            arguments.push_all([STREAMS, streams as u16]);
-        }
+        arguments.push_all([arguments.streams.ends.len() as u16, u16::from(has_enforced), largest_width as u16]);
         let mut parts = &parts[..];
-        for (plan, repeats) in plans {
+        for (plan, repeats, layout) in &plans {
             let (own, rest) = parts.split_at(plan.checks.len());
-            arguments.push_plan(plan, repeats, own, &uses);
+            // Only a plan of one unit is repeated.
+            arguments.push_plan(plan, *layout, plan.units.max(*repeats), own, &uses);
             parts = rest;
         }
         arguments
@@ -125,9 +133,10 @@ impl BatchArguments {
             BatchMode::Decide => ("EVALSHA", SCRIPTS.decide_batch()),
             BatchMode::OutOfMemory => ("EVALSHA", SCRIPTS.decide_batch_full()),
         };
-        let bytes = self.keys.bytes.len() + self.streams.bytes.len() + self.plans.len() + self.limits.bytes.len();
+        let parts = [&self.keys, &self.streams, &self.limits, &self.numbers];
+        let bytes = self.plans.len() + parts.iter().map(|parts| parts.bytes.len()).sum::<usize>();
         let keys = self.keys.ends.len() + self.streams.ends.len();
-        let mut cmd = Cmd::with_capacity(keys + 6, bytes + 80);
+        let mut cmd = Cmd::with_capacity(keys + 7, bytes + 80);
         cmd.arg(verb).arg(script.hash()).arg(keys);
         for Parts { bytes, ends, .. } in [&self.keys, &self.streams] {
             let mut start = 0;
@@ -136,54 +145,46 @@ impl BatchArguments {
                 start = *end;
             }
         }
-        cmd.arg(&self.plans).arg(&self.limits.bytes);
+        cmd.arg(&self.plans).arg(&self.limits.bytes).arg(&self.numbers.bytes);
         append_injected_now(&mut cmd, now);
         (cmd, script)
     }
 
-    fn push_plan(&mut self, plan: &PackedPlan, repeats: u64, parts: &[CheckParts], uses: &[KeyUse]) {
-        // Only a plan of one unit is repeated.
-        let (kind, units, checks) = (PlanKind::new(plan, repeats), plan.units.max(repeats), parts.len() as u16);
-        match kind {
-            PlanKind::SingleCheck => self.push_all([kind as u16]),
-            PlanKind::Enforced | PlanKind::AllOrNothing => self.push_all([kind as u16, units as u16, checks]),
-            PlanKind::General | PlanKind::Penalty | PlanKind::Reservation => {
-                self.push_all([kind as u16 + if plan.ledgers.is_empty() { 0 } else { LEDGER_KIND }]);
-                for number in plan.reservation.iter().flat_map(|terms| [terms.owner().number(), terms.ttl_micros()]) {
-                    self.push_number(number);
+    fn push_plan(&mut self, plan: &PackedPlan, layout: PlanLayout, units: u64, parts: &[CheckParts], uses: &[KeyUse]) {
+        let (checks, width) = (parts.len() as u16, check_width(plan));
+        self.push_all([layout as u16]);
+        match layout {
+            PlanLayout::SingleCheck => {}
+            PlanLayout::Enforced => self.push_all([units as u16, checks]),
+            PlanLayout::General => {
+                let units = self.numbers.index_of_number(units);
+                self.push_all([GeneralMode::new(plan) as u16, width as u16, checks, units]);
+                if width > PENALTY_WIDTH {
+                    let terms = plan.reservation.map_or([0; 2], |terms| {
+                        [terms.owner().number(), terms.ttl_micros()].map(|number| self.numbers.index_of_number(number))
+                    });
+                    self.push_all(terms);
                 }
-                self.push_all([u16::from(!plan.is_peek), u16::from(plan.counts_each)]);
-                self.push_number(units);
-                self.push_all([checks]);
             }
         }
         for (index, CheckParts { limit, key, overflow, ledger }) in parts.iter().enumerate() {
             let is_counted = || uses[usize::from(*key)].plans >= MIN_COUNTED_PLANS;
-            match kind {
-                PlanKind::SingleCheck => self.push_all([*limit, *key]),
-                PlanKind::Enforced => self.push_all([*limit, *key, u16::from(is_counted())]),
-                PlanKind::AllOrNothing | PlanKind::General => self.push_all([*limit, *key, *overflow]),
-                PlanKind::Penalty => self.push_all([*limit, *key, *overflow, plan.strikes[index]]),
-                PlanKind::Reservation => {
+            match layout {
+                PlanLayout::SingleCheck => self.push_all([*limit, *key]),
+                PlanLayout::Enforced => self.push_all([*limit, *key, u16::from(is_counted())]),
+                PlanLayout::General => {
                     let strikes = plan.strikes.get(index).copied().unwrap_or(0);
-                    self.push_all([*limit, *key, *overflow, strikes]);
-                    let PackedCheck { cost, is_hold, .. } = plan.checks[index];
-                    self.push_number(if is_hold { cost } else { TAKE_BIT });
+                    let check = plan.checks[index];
+                    let held = if check.is_hold { self.numbers.index_of_number(check.cost) } else { 0 };
+                    let values = self.keys.ends.len() as u16;
+                    let [stream, marker, generation] = ledger.map_or([0; 3], |(stream, marker, generation)| {
+                        [values + stream, marker, self.numbers.index_of_number(generation)]
+                    });
+                    let numbers = [*limit, *key, *overflow, strikes, held, stream, marker, generation];
+                    numbers.into_iter().take(width).for_each(|number| self.push_all([number]));
                 }
             }
-            if !plan.ledgers.is_empty() {
-                let values = self.keys.ends.len() as u16;
-                let (stream, marker, generation) =
-                    ledger.map_or((0, 0, 0), |(stream, marker, generation)| (values + stream, marker, generation));
-                self.push_all([stream, marker]);
-                self.push_number(generation);
-            }
         }
-    }
-
-    /// A number below 2^53, or `TAKE_BIT`, in four numbers, the lowest first.
-    fn push_number(&mut self, number: u64) {
-        self.push_all([0, 16, 32, 48].map(|bits| (number >> bits) as u16));
     }
 
     fn push_all<const N: usize>(&mut self, numbers: [u16; N]) {
@@ -193,19 +194,36 @@ impl BatchArguments {
     }
 }
 
-impl PlanKind {
+impl PlanLayout {
     fn new(plan: &PackedPlan, repeats: u64) -> Self {
-        let has_routes = plan.checks.iter().any(PackedCheck::has_route);
+        let has_routes = || plan.checks.iter().any(PackedCheck::has_route);
         let is_enforced = || plan.checks.iter().all(|check| check.role == Role::Enforced);
-        match plan.units.max(repeats) {
-            _ if plan.reservation.is_some() => Self::Reservation,
-            _ if !plan.strikes.is_empty() => Self::Penalty,
-            _ if !plan.ledgers.is_empty() => Self::General,
-            1 if plan.is_plain() && !has_routes && plan.checks.len() == 1 => Self::SingleCheck,
-            0..=0xffff if plan.is_plain() && !has_routes && is_enforced() => Self::Enforced,
-            0..=0xffff if !plan.is_peek && !plan.counts_each => Self::AllOrNothing,
+        let is_simple = plan.is_plain() && plan.strikes.is_empty() && plan.ledgers.is_empty() && !has_routes();
+        match plan.checks.len() {
+            1 if is_simple && repeats == 1 => Self::SingleCheck,
+            _ if is_simple && is_enforced() => Self::Enforced,
             _ => Self::General,
         }
+    }
+}
+
+impl GeneralMode {
+    const fn new(plan: &PackedPlan) -> Self {
+        match (plan.is_peek, plan.counts_each) {
+            (true, _) => Self::Peek,
+            (false, true) => Self::EachCounts,
+            (false, false) => Self::AllOrNothing,
+        }
+    }
+}
+
+/// How many numbers a check of a plan in the general layout has: the last ones are left out if no check needs them.
+fn check_width(plan: &PackedPlan) -> usize {
+    match plan {
+        _ if !plan.ledgers.is_empty() => 8,
+        _ if plan.reservation.is_some() => 5,
+        _ if !plan.strikes.is_empty() => PENALTY_WIDTH,
+        _ => 3,
     }
 }
 
@@ -226,7 +244,16 @@ impl Parts {
 
     /// The number of a part of `plan`, from 1. Appends it if no equal part is there yet.
     fn index_of(&mut self, plan: &PackedPlan, range: &PackedRange) -> u16 {
-        let (part, hash) = (plan.part(range), range.hash);
+        self.index_of_part(plan.part(range), range.hash)
+    }
+
+    /// Likewise, of a packed number.
+    fn index_of_number(&mut self, number: u64) -> u16 {
+        let part = (number as f64).to_le_bytes();
+        self.index_of_part(&part, part_hash(&part))
+    }
+
+    fn index_of_part(&mut self, part: &[u8], hash: u64) -> u16 {
         let Self { bytes, ends, table } = self;
         let is_equal = |index: usize| {
             let (end, other_hash) = ends[index];

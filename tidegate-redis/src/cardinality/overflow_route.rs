@@ -1,6 +1,7 @@
 //! `OverflowRoute`: the second key and the maximum TTL that a check is sent with.
 
 use tidegate::Timestamp;
+use tidegate::rules::PartitionBy;
 use tidegate::spi::{Adjustment, Check, Gate, Key, MAX_OVERFLOW_BUCKETS, Newcomer, PARTITIONS, Plan};
 
 use crate::args::micros;
@@ -79,7 +80,7 @@ pub(super) fn overflow_key_of_charge<'r>(charge: &Adjustment<'r>, now: Timestamp
 
 /// The number of overflow buckets in each partition.
 fn buckets(gate: &Gate, anonymous: bool) -> u32 {
-    if gate.has_one_partition() {
+    if matches!(gate.rule().partition_by, PartitionBy::Rule | PartitionBy::Constant(_)) {
         return MAX_OVERFLOW_BUCKETS;
     }
     let buckets = (gate.max_subjects(anonymous) / SUBJECTS_PER_BUCKET).clamp(MIN_BUCKETS, MAX_BUCKETS);
@@ -92,13 +93,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use tidegate::rules::AnonymousBounds;
     use tidegate::spi::{Network, Subject};
-    use tidegate::{AnonymousBounds, Limit};
+    use tidegate::{Limit, Rule};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
     fn gate() -> Gate {
-        Gate::for_rule("login-ip", Limit::sliding_log(20, Duration::from_secs(600)).unwrap())
+        gate_with(|rule| rule)
+    }
+
+    fn gate_with(settings: impl Fn(Rule) -> Rule) -> Gate {
+        let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
+        Gate::new(settings(Rule::new("login-ip", limit).with_per(["ip"])), "", limit)
     }
 
     fn name_of(check: Check<'_>) -> Vec<u8> {
@@ -125,7 +132,7 @@ mod tests {
     #[test]
     fn the_networks_of_one_partition_share_64_to_256_buckets() {
         for (max_subjects, buckets) in [(1, 64), (500_000, 122), (1_000_000, 244), (u64::MAX, 256)] {
-            let gate = gate().with_anonymous(AnonymousBounds::new(max_subjects));
+            let gate = gate_with(|rule| rule.with_anonymous(AnonymousBounds::new(max_subjects)));
             let names = (0..10_000).map(|hash| {
                 let check = Check::new(&gate, subject(7), 1).with_anonymous(true);
                 name_of(check.with_network(Some(Network::from_hash(hash))))
@@ -142,6 +149,6 @@ mod tests {
             names.collect::<HashSet<_>>().len()
         };
         assert_eq!(count(&gate()), 256);
-        assert!(count(&gate().with_one_partition(true)) > 9_000);
+        assert!(count(&gate_with(|rule| rule.with_partition_by(PartitionBy::Rule))) > 9_000);
     }
 }

@@ -18,7 +18,7 @@ pub struct SubjectStats {
 
 /// Monitoring subjects
 impl RedisStore {
-    /// The statistics of each rule that had unauthenticated subjects lately, by rule id.
+    /// The statistics of each rule that had anonymous subjects lately, by rule id.
     pub fn anonymous_stats(&self) -> Vec<SubjectStats> {
         self.cardinality.stats(true)
     }

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use smol_str::SmolStr;
-use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, StoredState};
+use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, holds};
 use tidegate::spi::{Adjustment, Check, CheckVerdict, Gate, Key, Plan};
+use tidegate::sync::{Mutex, MutexGuard, RwLock};
 use tidegate::{Limit, Timestamp};
 
 use super::expiry_ring::ExpiryRing;
@@ -127,7 +127,7 @@ impl CardinalityTracker {
     }
 
     fn is_overflowing(&self, counted: &CountedLimit<'_>) -> bool {
-        let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.counts.read();
         let Some(count) = counts.get(&counted.id) else { return false };
         let mut count = lock(count);
         count.live.advance(self.now().as_micros());
@@ -161,7 +161,7 @@ impl CardinalityTracker {
                 let state_end = reply.now.plus(verdict.outcome.reset_after).as_micros() + extra_life;
                 let holds_end = match plan.reservation() {
                     Some(terms) if plan.is_hold(check) => reply.now.as_micros().saturating_add(terms.ttl_micros()),
-                    _ => reply.state(index).map_or(0, StoredState::holds_end_micros),
+                    _ => holds::last_end(reply.state(index)),
                 };
                 let state_end = state_end.max(holds_end);
                 self.record_key(&CountedLimit::new(check), reply.previous_expiry(index, check), state_end);
@@ -173,8 +173,8 @@ impl CardinalityTracker {
     pub(crate) fn record_created<'n>(&self, now: Timestamp, created: impl Iterator<Item = &'n PossibleNewKey>) {
         self.now_micros.store(now.as_micros(), Ordering::Relaxed);
         for new in created {
-            if let Some(change) = algorithm::apply(None, &new.limit, now, new.op).change {
-                self.record_key(&new.counted(), None, algorithm::expiry(&State::new(change), &new.limit));
+            if let Some(state) = State::new(&new.limit, now, new.op) {
+                self.record_key(&new.counted(), None, algorithm::expiry(&state, &new.limit));
             }
         }
     }
@@ -182,7 +182,7 @@ impl CardinalityTracker {
     /// The statistics of each rule, by rule id, for anonymous subjects or for others.
     pub(crate) fn stats(&self, anonymous: bool) -> Vec<SubjectStats> {
         let mut stats: Vec<SubjectStats> = Vec::new();
-        let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.counts.read();
         for (_, count) in counts.iter().filter(|(id, _)| id.anonymous == anonymous) {
             let mut count = lock(count);
             count.live.advance(self.now().as_micros());
@@ -209,12 +209,12 @@ impl CardinalityTracker {
             return;
         }
         loop {
-            if let Some(count) = self.counts.read().unwrap_or_else(PoisonError::into_inner).get(&counted.id) {
+            if let Some(count) = self.counts.read().get(&counted.id) {
                 let mut count = lock(count);
                 count.record(self.now().as_micros(), previous_expiry, state_end, counted.max_ttl_micros);
                 return self.update_overflow(&mut count, counted.max_subjects);
             }
-            let mut counts = self.counts.write().unwrap_or_else(PoisonError::into_inner);
+            let mut counts = self.counts.write();
             if counts.len() >= PRUNE_THRESHOLD_LIMITS {
                 counts.retain(|_, count| {
                     let mut count = lock(count);
@@ -264,7 +264,7 @@ impl<'g> CountedLimit<'g> {
     fn from_parts(gate: &'g Gate, key: &Key<'_>, anonymous: bool) -> Self {
         Self {
             id: CountId { stem: key.stem().id(), anonymous },
-            rule: gate.rule(),
+            rule: &gate.rule().id,
             max_subjects: gate.max_subjects(anonymous),
             max_ttl_micros: if anonymous { max_ttl_micros(gate) } else { None },
         }
@@ -284,7 +284,7 @@ impl PossibleNewKey {
 }
 
 fn lock(count: &Mutex<KeyCount>) -> MutexGuard<'_, KeyCount> {
-    count.lock().unwrap_or_else(PoisonError::into_inner)
+    count.lock()
 }
 
 #[cfg(test)]
@@ -293,15 +293,21 @@ mod tests {
 
     use super::super::overflow_route::has_overflow;
     use super::*;
-    use tidegate::AnonymousBounds;
+    use tidegate::Rule;
+    use tidegate::rules::AnonymousBounds;
     use tidegate::spi::{LeaseOwner, Network, ReservationTerms, Subject};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
     /// A limit for this many subjects of each kind.
     fn gate(max_keys: u64) -> Gate {
+        gate_with(max_keys, max_keys)
+    }
+
+    fn gate_with(max_anonymous: u64, max_subjects: u64) -> Gate {
         let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
-        Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(max_keys)).with_max_subjects(max_keys)
+        let rule = Rule::new("login-ip", limit).with_per(["ip"]).with_max_subjects(max_subjects);
+        Gate::new(rule.with_anonymous(AnonymousBounds::new(max_anonymous)), "", limit)
     }
 
     fn check(gate: &Gate, subject: u128) -> Check<'_> {
@@ -364,7 +370,7 @@ mod tests {
     /// Otherwise a flood of addresses would lock out new API keys.
     #[test]
     fn anonymous_and_authenticated_subjects_are_counted_separately() {
-        let (tracker, gate) = (CardinalityTracker::default(), gate(2).with_max_subjects(3));
+        let (tracker, gate) = (CardinalityTracker::default(), gate_with(2, 3));
         let (anonymous, authenticated) = (check(&gate, 1000), check(&gate, 1000).with_anonymous(false));
         create_keys(&tracker, anonymous, 2);
         assert_eq!([anonymous, authenticated].map(|check| overflows(&tracker, check, None)), [true, false]);

@@ -2,10 +2,11 @@
 //! goes away before its call is sent withdraws it; one that goes away later changes nothing.
 
 use std::future::poll_fn;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use crate::node_error::NodeError;
+
+use tidegate::sync::{Mutex, MutexGuard};
 
 /// What is done with the result of a call whose caller has gone away.
 pub(crate) type Epilogue<T> = Box<dyn FnOnce(T) + Send>;
@@ -35,7 +36,7 @@ enum Phase<T> {
 }
 
 impl<T> Pending<T> {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Mutex::new(PendingState { phase: Phase::Waiting, waker: None }))
     }
 }
@@ -45,7 +46,7 @@ impl<T> Pending<T> {
     /// Waits for the result.
     pub(crate) async fn wait(&self) -> Result<T, NodeError> {
         poll_fn(|cx| {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             match &state.phase {
                 Phase::Finished(_) => match std::mem::replace(&mut state.phase, Phase::Taken) {
                     Phase::Finished(result) => Poll::Ready(result),
@@ -67,7 +68,7 @@ impl<T> Pending<T> {
 
     /// Withdraws a call that was not sent, because its caller goes away. Returns whether that was in time.
     pub(super) fn withdraw(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let is_waiting = matches!(state.phase, Phase::Waiting);
         if is_waiting {
             state.phase = Phase::Withdrawn;
@@ -78,7 +79,7 @@ impl<T> Pending<T> {
 
     /// Records that the caller of a sent call goes away: `epilogue` says what is done with its result.
     pub(super) fn abandon(&self, epilogue: impl FnOnce() -> Option<Epilogue<T>>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.waker = None;
         match std::mem::replace(&mut state.phase, Phase::Taken) {
             Phase::Sent | Phase::Expired => state.phase = Phase::Abandoned(epilogue()),
@@ -97,7 +98,7 @@ impl<T> Pending<T> {
 impl<T> Pending<T> {
     /// Marks the call as sent, unless it was withdrawn or has failed.
     pub(crate) fn begin_send(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let is_waiting = matches!(state.phase, Phase::Waiting);
         if is_waiting {
             state.phase = Phase::Sent;
@@ -107,12 +108,12 @@ impl<T> Pending<T> {
 
     /// Whether the call still waits to be sent.
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.lock().phase, Phase::Waiting)
+        matches!(self.0.lock().phase, Phase::Waiting)
     }
 
     /// Fails a call that was not sent. Returns whether it was waiting.
     pub(crate) fn fail_unsent(&self, error: NodeError) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if !matches!(state.phase, Phase::Waiting) {
             return false;
         }
@@ -123,7 +124,7 @@ impl<T> Pending<T> {
 
     /// Ends the wait of the caller of a sent call, whose deadline has passed.
     pub(crate) fn expire_sent(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if matches!(state.phase, Phase::Sent) {
             state.phase = Phase::Expired;
             wake(state);
@@ -132,7 +133,7 @@ impl<T> Pending<T> {
 
     /// Delivers the result of a sent call.
     pub(crate) fn finish(&self, result: Result<T, NodeError>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         match std::mem::replace(&mut state.phase, Phase::Taken) {
             Phase::Waiting | Phase::Sent => {
                 state.phase = Phase::Finished(result);
@@ -148,10 +149,6 @@ impl<T> Pending<T> {
             Phase::Expired => state.phase = Phase::Finished(result),
             phase => state.phase = phase,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PendingState<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,11 +1,12 @@
 //! `ConnectionShared`: what the callers and the task of a connection share. Nobody holds its lock while waiting.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use tidegate::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::job::{Job, PendingCall, PendingPlan, WaitLimits};
@@ -103,7 +104,7 @@ impl ConnectionShared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The budget of a decision.

@@ -3,7 +3,7 @@
 use tidegate::spi::algorithm::TakePosition;
 use tidegate::spi::{Plan, Verdict};
 
-use super::part::Part;
+use super::part::PlanPart;
 use super::pending_refunds::PendingRefunds;
 use crate::deadline::Deadline;
 use crate::store::RedisStore;
@@ -12,7 +12,7 @@ impl RedisStore {
     /// Releases the slots that `parts` took, and shows the limits as they are then.
     pub(super) async fn release_slots(
         &self,
-        parts: &[&Part<'_>],
+        parts: &[&PlanPart<'_>],
         verdicts: &mut [Option<Verdict>],
         refunds: &mut PendingRefunds<'_, '_>,
         deadline: Deadline,

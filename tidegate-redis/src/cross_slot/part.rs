@@ -1,9 +1,8 @@
-//! `Part`: the checks of a plan that one script call decides; how a plan is split into parts, and how the verdicts of the
+//! `PlanPart`: the checks of a plan that one script call decides; how a plan is split into parts, and how the verdicts of the
 //! parts are combined.
 
 use std::cmp::Reverse;
 
-use tidegate::spi::algorithm::StoredState;
 use tidegate::spi::{Check, CheckVerdict, Plan, ReservationTerms, Role, Verdict};
 use tidegate::{Limit, Timestamp};
 
@@ -20,7 +19,7 @@ pub(crate) enum SplitBy {
 }
 
 /// Some checks of a plan, as a plan of their own.
-pub(super) struct Part<'r> {
+pub(super) struct PlanPart<'r> {
     pub(super) plan: Plan<'r>,
     pub(super) order: PartOrder,
     /// The indexes of its checks in the whole plan.
@@ -65,7 +64,7 @@ pub(super) enum UnitRequest {
     Exactly(u64),
 }
 
-impl<'r> Part<'r> {
+impl<'r> PlanPart<'r> {
     /// The units of the whole plan that this part grants.
     pub(super) fn granted(&self, verdict: &Verdict) -> u64 {
         verdict.granted().saturating_mul(self.unit_scale)
@@ -107,7 +106,7 @@ fn is_take(plan: &Plan<'_>, check: &Check<'_>) -> bool {
 }
 
 /// Separates takes without an owner from other checks, in the parts of `plan` from `index` on.
-pub(super) fn separate_takes<'r>(plan: &Plan<'r>, parts: &mut Vec<Part<'r>>, index: usize) {
+pub(super) fn separate_takes<'r>(plan: &Plan<'r>, parts: &mut Vec<PlanPart<'r>>, index: usize) {
     let rest = parts.split_off(index);
     parts.extend(rest.into_iter().flat_map(|part| part.separate_takes(plan)));
 }
@@ -118,7 +117,7 @@ pub(super) fn split<'r>(
     split_by: SplitBy,
     request: UnitRequest,
     denials: &RecentDenials,
-) -> Vec<Part<'r>> {
+) -> Vec<PlanPart<'r>> {
     // Checks with the same split key may be in one part.
     let split_key = |index: usize| match split_by {
         SplitBy::Slot => usize::from(slot_of(plan.checks()[index].key().partition())),
@@ -177,9 +176,9 @@ pub(super) fn split<'r>(
             PartRole::CanDeny { .. } => u8::from(indexes.iter().any(holds_slots)),
         };
         let order = PartOrder { pass, role: part_role, places: places.unwrap_or(0) };
-        Part { plan: part, order, indexes, unit_scale }
+        PlanPart { plan: part, order, indexes, unit_scale }
     };
-    let mut parts: Vec<Part<'r>> = groups.into_iter().map(part).collect();
+    let mut parts: Vec<PlanPart<'r>> = groups.into_iter().map(part).collect();
     parts.sort_by_key(|part| (part.order, part.has_only_takes()));
     parts
 }
@@ -197,7 +196,7 @@ fn sub_plan<'r>(plan: &Plan<'r>, indexes: &[usize], unit_scale: u64) -> Plan<'r>
 }
 
 /// Whether the known verdicts deny the plan, whatever the missing ones would be.
-pub(super) fn is_denied(parts: &[&Part<'_>], verdicts: &[Option<Verdict>]) -> bool {
+pub(super) fn is_denied(parts: &[&PlanPart<'_>], verdicts: &[Option<Verdict>]) -> bool {
     let denies = |verdict: &Option<Verdict>| verdict.as_ref().is_some_and(|verdict| verdict.granted() == 0);
     parts.iter().zip(verdicts).any(|(part, verdict)| match part.order.role {
         PartRole::Shadow => false,
@@ -211,7 +210,7 @@ pub(super) fn is_denied(parts: &[&Part<'_>], verdicts: &[Option<Verdict>]) -> bo
 }
 
 /// The units, of those requested, that all parts together grant.
-pub(super) fn granted_by_all(parts: &[&Part<'_>], verdicts: &[Option<Verdict>], units: u64) -> u64 {
+pub(super) fn granted_by_all(parts: &[&PlanPart<'_>], verdicts: &[Option<Verdict>], units: u64) -> u64 {
     let granted_by = |order: PartOrder| {
         let members = parts.iter().zip(verdicts).filter(move |(part, _)| part.order == order);
         members.filter_map(|(part, verdict)| verdict.as_ref().map(|verdict| part.granted(verdict)))
@@ -226,14 +225,14 @@ pub(super) fn granted_by_all(parts: &[&Part<'_>], verdicts: &[Option<Verdict>], 
 
 /// Merges the verdicts of the parts into one. A missing verdict is replaced by that on fresh states, and so is one without results: that of
 /// a reservation that was refused.
-pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts: Vec<Option<Verdict>>) -> Verdict {
+pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[PlanPart<'_>], verdicts: Vec<Option<Verdict>>) -> Verdict {
     let decided_at = verdicts.iter().flatten().map(Verdict::decided_at).max().unwrap_or(Timestamp::from_micros(0));
     let is_repeat = verdicts.iter().flatten().any(Verdict::is_repeat);
     let mut checks: Vec<Option<CheckVerdict>> = plan.checks().iter().map(|_| None).collect();
     let mut entries = Vec::new();
     for (part, verdict) in parts.iter().zip(verdicts) {
         let verdict = verdict.filter(|verdict| verdict.refusal().is_none()).unwrap_or_else(|| {
-            let fresh: Vec<_> = part.indexes.iter().map(|_| (true, StoredState::Fresh)).collect();
+            let fresh: Vec<_> = part.indexes.iter().map(|_| (true, None)).collect();
             Verdict::replay(&part.plan.clone().with_peek(), decided_at, 1, &fresh, false)
         });
         for (index, check) in part.indexes.iter().zip(verdict.checks()) {
@@ -264,11 +263,11 @@ mod tests {
         let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
         let parts = split(&plan, SplitBy::Key, UnitRequest::Exactly(1), &RecentDenials::new(true));
         for refused in 0..3 {
-            let verdict = |(index, part): (usize, &Part<'_>)| {
+            let verdict = |(index, part): (usize, &PlanPart<'_>)| {
                 if index == refused {
                     return Some(Verdict::refused(now, HoldRefusal::AlreadyEnded));
                 }
-                Some(Verdict::replay(&part.plan, now, 1, &[(true, StoredState::Fresh)], false))
+                Some(Verdict::replay(&part.plan, now, 1, &[(true, None)], false))
             };
             let merged = merge(&plan, 0, &parts, parts.iter().enumerate().map(verdict).collect());
             let limits: Vec<u64> = merged.checks().iter().map(|check| check.outcome.limit).collect();

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use tidegate::spi::algorithm::{self, DecidedTake, Op, State, StoredState, Take, TakePosition};
+use tidegate::spi::algorithm::{self, DecidedTake, Op, State, TakePosition};
 use tidegate::spi::{Check, CheckVerdict, Plan};
 use tidegate::{Limit, Timestamp};
 
 /// The state on which the store denied a check.
 pub(super) struct DeniedState {
     limit: Limit,
-    state: StoredState,
+    /// It has no holds beside it.
+    state: Option<State>,
     /// The denied cost. The summary of a log is that for one cost.
     cost: u64,
     /// The store's time of the decision.
@@ -25,20 +26,16 @@ impl DeniedState {
     pub(super) fn new(
         plan: &Plan<'_>,
         check: &Check<'_>,
-        found: &StoredState,
+        found: Option<&State>,
         decided_at: Timestamp,
         sent: Duration,
         life: Duration,
     ) -> Self {
         let (limit, take) = (check.gate().limit(), plan.take(check, 1));
-        Self {
-            limit: *limit,
-            state: after_denial(found, limit, decided_at, take),
-            cost: take.total(),
-            decided_at,
-            sent,
-            life,
-        }
+        let mut state = found.cloned();
+        // It may have been rebased.
+        algorithm::apply(&mut state, limit, decided_at, Op::Take(take));
+        Self { limit: *limit, state, cost: take.total(), decided_at, sent, life }
     }
 
     /// The denial of `check` at `now`, by the monotonic clock, and its time by the store's clock. `None` if only the store can
@@ -51,18 +48,16 @@ impl DeniedState {
             return None;
         }
         let now = self.decided_at.plus(age);
-        let denied = match &self.state {
-            StoredState::Log(_) => take.total() == self.cost,
-            // Never cached.
-            StoredState::Leases(_) | StoredState::WithHolds { .. } => false,
-            StoredState::State(state) => !algorithm::apply(Some(state), limit, now, Op::Take(take)).admitted,
-            StoredState::Fresh => !algorithm::apply(None, limit, now, Op::Take(take)).admitted,
+        let is_denied = if self.is_summary() {
+            take.total() == self.cost
+        } else {
+            !algorithm::decide(self.state.as_ref(), limit, now, Op::Take(take)).admitted
         };
-        if !denied {
+        if !is_denied {
             return None;
         }
         let decided = DecidedTake { take, admitted: false, consumed: false };
-        let outcome = algorithm::outcome(&self.state.view(), limit, now, decided);
+        let outcome = algorithm::outcome(self.state.as_ref(), limit, now, decided);
         Some((CheckVerdict::new(outcome, false, TakePosition::default()), now))
     }
 
@@ -74,14 +69,12 @@ impl DeniedState {
     /// Whether this entry is kept when a denial with the state `other` arrives: it is newer, or it is the log of a smaller cost,
     /// which more requests have.
     pub(super) fn is_kept_over(&self, other: &Self, now: Duration) -> bool {
-        let smaller = matches!(self.state, StoredState::Log(_)) && self.cost < other.cost;
+        let smaller = self.is_summary() && self.cost < other.cost;
         self.limit == other.limit && !self.has_ended(now) && (smaller || self.decided_at > other.decided_at)
     }
-}
 
-/// The state that a denied take leaves: `found`, or what it was rebased to.
-fn after_denial(found: &StoredState, limit: &Limit, now: Timestamp, take: Take) -> StoredState {
-    let StoredState::State(state) = found else { return found.clone() };
-    let change = algorithm::apply(Some(state), limit, now, Op::Take(take)).change;
-    StoredState::State(change.map_or_else(|| state.clone(), State::new))
+    /// Whether the state is the summary of a log. Slots are never cached.
+    fn is_summary(&self) -> bool {
+        self.state.as_ref().is_some_and(State::is_summary)
+    }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::{Check, Gate, KnownDenial, LeaseOwner, Plan, PlanMode, ReservationTerms, Role, Subject};
-use tidegate::{AnonymousBounds, Limit, ManualClock, Rate, Timestamp};
+use tidegate::{Limit, ManualClock, Rate, Rule, Timestamp};
 
 use super::{DenialCache, DenialTicket, MAX_ENTRIES, MAX_ENTRY_AGE};
 use crate::reply::{PlanReply, Repeat};
@@ -25,7 +26,7 @@ struct ScriptReply<'s> {
     decided_at: u64,
     granted: i64,
     states: &'s [String],
-    /// For each check of an unauthenticated subject, how long its state is kept.
+    /// For each check of an anonymous subject, how long its state is kept.
     marks: &'s [i64],
 }
 
@@ -93,7 +94,12 @@ fn missing(tokens: u64) -> String {
 }
 
 fn hourly(rule: &str, amount: u64) -> Gate {
-    Gate::for_rule(rule, Limit::fixed_window(amount, HOUR).unwrap())
+    hourly_with(|rule| rule, rule, amount)
+}
+
+fn hourly_with(settings: impl Fn(Rule) -> Rule, rule: &str, amount: u64) -> Gate {
+    let limit = Limit::fixed_window(amount, HOUR).unwrap();
+    Gate::new(settings(Rule::new(rule, limit).with_per(["subject"])), "", limit)
 }
 
 /// The state of a window of an hour with this many units counted.
@@ -226,10 +232,7 @@ fn a_check_that_denied_denies_every_plan_it_is_part_of() {
 #[test]
 fn only_enforced_checks_that_denied_by_themselves_are_cached() {
     let enforced = hourly("api", 5);
-    let with_role = |role| {
-        let key = check(&enforced, 1).key().stem().clone();
-        Gate::new("api", "", *enforced.limit(), role, key)
-    };
+    let with_role = |role| enforced.clone().with_role(role);
     for role in [Role::Shadow, Role::AnyOf(0)] {
         let (fixture, other) = (Fixture::new(), with_role(role));
         fixture.deny(&plan(&other, 1), &[counted(5)]);
@@ -268,7 +271,7 @@ fn a_reservation_is_denied_like_any_request_unless_it_may_find_its_hold() {
 #[test]
 fn a_rule_can_turn_the_cache_off() {
     let (fixture, gate) = (Fixture::new(), hourly("api", 5));
-    let off = hourly("api", 5).with_denial_cache(false);
+    let off = hourly_with(|rule| rule.with_denial_cache(false), "api", 5);
     fixture.deny(&plan(&off, 1), &[counted(5)]);
     assert_eq!(fixture.known(&plan(&gate, 1)), None);
     fixture.deny(&plan(&gate, 1), &[counted(5)]);
@@ -278,7 +281,7 @@ fn a_rule_can_turn_the_cache_off() {
 #[test]
 fn denials_of_overflow_buckets_and_of_states_about_to_be_forgotten_are_not_cached() {
     let bounds = AnonymousBounds::new(10).with_forget_after(HOUR);
-    let (fixture, gate) = (Fixture::new(), hourly("api", 5).with_anonymous(bounds));
+    let (fixture, gate) = (Fixture::new(), hourly_with(|rule| rule.with_anonymous(bounds), "api", 5));
     let plan = Plan::new([check(&gate, 1).with_anonymous(true)]).unwrap();
     let ticket = fixture.cache.ticket(&plan);
     let record = |mark| {

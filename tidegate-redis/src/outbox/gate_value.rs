@@ -1,11 +1,12 @@
 //! The states of quotas as the scripts take them from the ledger, and as they are found in the store. `quota.lua` and `holds.lua` describe
 //! the format of values.
 
+use tidegate::Limit;
+use tidegate::limits::{Period, Periods};
 use tidegate::spi::algorithm::holds::MAX_RESERVATIONS;
-use tidegate::spi::algorithm::quota::{self, QuotaState};
-use tidegate::spi::algorithm::{StateView, StoredState};
+use tidegate::spi::algorithm::quota::QuotaState;
+use tidegate::spi::algorithm::{self, State};
 use tidegate::spi::{GateHold, GateHoldStatus, GateState, MAX_AMOUNT};
-use tidegate::{Limit, Period, Periods};
 
 /// A state is kept for so much longer: its time zone is not known, and local times are up to 26 hours apart.
 const ZONE_MARGIN_MICROS: u64 = 26 * 3_600_000_000;
@@ -24,11 +25,8 @@ pub(super) fn limit_value(state: &GateState) -> (Vec<u8>, u64) {
     }
     let period = state.key.parse().map_or(Period::Year, |(_, period, _)| period);
     let limit = Limit::quota(state.hard_limit.clamp(1, MAX_AMOUNT), Periods::utc(period));
-    let expiry = match &limit {
-        Ok(Limit::Quota(limit)) => quota::expiry(state.state, limit),
-        // A quota of any amount in these bounds is valid.
-        _ => 0,
-    };
+    // A quota of any amount in these bounds is valid.
+    let expiry = limit.map_or(0, |limit| algorithm::expiry(&State::from(state.state), &limit));
     (state.state.encode().into_bytes(), expiry.saturating_add(ZONE_MARGIN_MICROS))
 }
 
@@ -78,12 +76,7 @@ pub(super) fn decode_value(value: &[u8]) -> Result<Option<QuotaState>, Unreadabl
     if text.is_empty() && !value.is_empty() {
         return Ok(None);
     }
-    // The text is the same for every amount and period.
-    let limit = Limit::quota(1, Periods::utc(Period::Year)).map_err(|_| UnreadableValue)?;
-    match StoredState::decode(&limit, text).as_ref().map(StoredState::view) {
-        Some(StateView::Quota(state)) => Ok(Some(state)),
-        _ => Err(UnreadableValue),
-    }
+    QuotaState::decode(text).map(Some).ok_or(UnreadableValue)
 }
 
 /// The state of the limit in a value with holds.

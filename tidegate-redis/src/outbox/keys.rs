@@ -22,7 +22,7 @@ pub(crate) struct OutboxKeys {
 impl OutboxKeys {
     pub(crate) fn new(namespace: &str, partition: u16) -> Self {
         let stem = KeyStem::from_text(String::new());
-        let mut start = key_name(namespace, &Key::new(&stem, tag(partition), Subject::from_hash(0)));
+        let mut start = key_name(namespace, &Key::new(&stem, partition, Subject::from_hash(0)));
         start.truncate(start.len() - SUBJECT_BYTES);
         let name = |end: &[u8]| [&start, end].concat();
         Self { stream: name(STREAM), marker: name(MARKER), lock: name(LOCK) }
@@ -35,19 +35,15 @@ pub(super) const SUBJECT_BYTES: usize = 16;
 /// The name of the key of an account.
 pub(super) fn account_name(namespace: &str, account: &AccountKey) -> Vec<u8> {
     let stem = KeyStem::from_text(account.stem.clone());
-    key_name(namespace, &Key::new(&stem, tag(account.partition), account.subject))
-}
-
-/// A tag whose keys are in this partition.
-fn tag(partition: u16) -> Subject {
-    Subject::from_hash(u128::from(partition) << 96)
+    key_name(namespace, &Key::new(&stem, account.partition, account.subject))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate::Limit;
+    use tidegate::limits::{Period, Periods};
     use tidegate::spi::{Check, Gate};
-    use tidegate::{Limit, Period, Periods};
 
     #[test]
     fn names_are_in_the_partition() {

@@ -1,18 +1,5 @@
 //! Numbers in the text of a reply.
 
-/// What follows a state with holds at the start of `text`, from its `h` on, and the rest: the units that others hold, when the last hold
-/// runs out, and the number of entries.
-pub(super) fn take_holds(text: &[u8]) -> Option<([u64; 3], &[u8])> {
-    let (held, rest) = take_number(text.strip_prefix(b"h")?)?;
-    let (ends, rest) = take_number(rest.strip_prefix(b",")?)?;
-    let (entries, rest) = take_number(rest.strip_prefix(b",")?)?;
-    Some(([held, ends, entries], rest))
-}
-
-pub(super) const fn is_state_byte(byte: u8) -> bool {
-    byte.is_ascii_digit() || byte == b','
-}
-
 /// The number at the start of `text`, and the rest.
 pub(super) fn take_number(text: &[u8]) -> Option<(u64, &[u8])> {
     let (digits, rest) = text.split_at(text.iter().take_while(|byte| byte.is_ascii_digit()).count());

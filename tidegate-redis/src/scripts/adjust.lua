@@ -80,8 +80,7 @@ for i = 1, checks do
       local kind = op == COMMIT and 3 or (op == RELEASE or op == REFUND) and 4 or 1
       entries[#entries + 1] = KEYS[2 * checks + i]
       local ended_at = found and remembered % 2 == 1 and now or 0 -- 0 if the end is not remembered
-      entries[#entries + 1] = struct.pack('<dddddddddd', kind, now, period, consumed, late, 0, owner, ended_at, hard, generation)
-        .. string.sub(keys[i], string.find(keys[i], '}', 1, true) + 1)
+      entries[#entries + 1] = ledger_entry(keys[i], kind, period, consumed, late, 0, owner, ended_at, hard, generation)
       entries[#entries + 1] = string.format('l%d,%d,', i, generation)
     end
   end

@@ -22,7 +22,7 @@ use crate::connector::Endpoint;
 use crate::cross_slot::RecentDenials;
 use crate::denial_cache::DenialCache;
 use crate::heartbeat::Heartbeat;
-use crate::node::Node;
+use crate::node::RedisNode;
 use crate::options::RedisOptions;
 use crate::router::Router;
 use crate::server_state::ServerState;
@@ -124,7 +124,7 @@ impl Scenario {
             .with_queue_wait(queue_wait)
             .with_max_waiting(max_waiting)
             .with_heartbeats(false);
-        let node = Node::new("simulated", Endpoint::Simulated(Arc::clone(&server)), &options, true);
+        let node = RedisNode::new("simulated", Endpoint::Simulated(Arc::clone(&server)), &options, true);
         let store = RedisStore {
             period_clock: Arc::default(),
             denial_cache: Arc::new(DenialCache::new(None)),
@@ -221,7 +221,7 @@ impl Scenario {
         let call: HeldCall = Box::pin(async move {
             let request = Request::new("").with_attribute("user", &owner).with_cost(cost);
             let plan = scenario.limiter.plan(&request);
-            scenario.limiter.check_plan(&timeout.map_or(plan.clone(), |timeout| plan.with_timeout(timeout))).await
+            scenario.limiter.plans().check(&timeout.map_or(plan.clone(), |timeout| plan.with_timeout(timeout))).await
         });
         match mood.wait_for(call).await {
             Ok(result) => self.check_result(user, cost, timeout, &start, &result).map(|()| None),

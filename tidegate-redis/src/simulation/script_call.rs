@@ -48,16 +48,17 @@ impl ScriptCall {
         }
         let numbers: Vec<usize> =
             arguments[0].chunks_exact(2).map(|pair| usize::from(u16::from_le_bytes([pair[0], pair[1]]))).collect();
-        let (mut plans, mut window_micros, mut rest) = (Vec::new(), 1, &numbers[..]);
-        while let [kind, tail @ ..] = rest {
+        // Before the plans are three numbers about all of them.
+        let (mut plans, mut window_micros, mut rest) = (Vec::new(), 1, numbers.get(3..).unwrap_or_default());
+        while let [layout, tail @ ..] = rest {
             // Every plan has a cost of its own, so none is repeated.
-            let tail = match kind {
+            let tail = match layout {
                 0 => tail,
-                1 | 2 => tail.strip_prefix(&[1, 1]).expect("one unit and one check"),
+                1 => tail.strip_prefix(&[1, 1]).expect("one unit and one check"),
                 _ => panic!("neither peeks nor several units are simulated"),
             };
             let [limit, key] = [tail[0], tail[1]];
-            rest = &tail[if *kind == 0 { 2 } else { 3 }..];
+            rest = &tail[if *layout == 0 { 2 } else { 3 }..];
             let limit = &arguments[1][(limit - 1) * LIMIT_BYTES..][LIMIT_HEADER_BYTES..];
             let [cost, _, limit, window] = doubles(limit);
             window_micros = window;

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
 use redis::{RedisError, RedisResult};
+use tidegate::sync::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -120,7 +121,7 @@ impl SimulatedServer {
     }
 
     pub(crate) fn set_behavior(&self, behavior: ServerBehavior) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if matches!(behavior, ServerBehavior::Down | ServerBehavior::Unreachable) {
             state.incarnation += 1;
             state.counters.lost_connections += 1;
@@ -132,26 +133,26 @@ impl SimulatedServer {
     }
 
     pub(crate) fn flush_scripts(&self) {
-        self.lock().scripts.clear();
+        self.state.lock().scripts.clear();
     }
 
     /// The call of this cost, if the server has run it.
     pub(crate) fn served_call(&self, cost: u64) -> Option<ServedCall> {
-        self.lock().calls.get(&cost).copied()
+        self.state.lock().calls.get(&cost).copied()
     }
 
     /// The sums of the admitted costs of each key.
     pub(crate) fn taken(&self) -> Vec<u64> {
-        self.lock().taken.values().copied().collect()
+        self.state.lock().taken.values().copied().collect()
     }
 
     pub(crate) fn counters(&self) -> ServerCounters {
-        self.lock().counters
+        self.state.lock().counters
     }
 
     /// Whether it has been healthy since before the last connection, for long enough to have answered its trial.
     pub(crate) fn is_healthy_since_connect(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         let answered_trial = |connected: Instant| connected.elapsed() > Duration::from_millis(2);
         let since = state.healthy_since.zip(state.connected_at);
         since.is_some_and(|(healthy, connected)| healthy < connected && answered_trial(connected))
@@ -159,7 +160,7 @@ impl SimulatedServer {
 
     /// A violation that the server itself has noticed, such as a call that ran twice.
     pub(crate) fn violation(&self) -> Option<String> {
-        self.lock().violation.clone()
+        self.state.lock().violation.clone()
     }
 }
 
@@ -178,14 +179,14 @@ impl SimulatedServer {
         }
         let (client_end, server_end) = tokio::io::duplex(PIPE_BYTES);
         tokio::spawn(Arc::clone(self).serve(server_end));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.counters.connections += 1;
         state.connected_at = Some(timer::now());
         Ok(ServerStream::Simulated(client_end))
     }
 
     async fn serve(self: Arc<Self>, mut stream: DuplexStream) {
-        let incarnation = self.lock().incarnation;
+        let incarnation = self.state.lock().incarnation;
         let (mut bytes, mut ignores) = (Vec::new(), false);
         loop {
             while let (false, Some(command)) = (ignores, take_command(&mut bytes)) {
@@ -193,16 +194,16 @@ impl SimulatedServer {
                     NextStep::Reply(parts, costs) => {
                         for (pause, part) in parts {
                             timer::sleep(pause).await;
-                            if self.lock().incarnation != incarnation || stream.write_all(&part).await.is_err() {
+                            if self.state.lock().incarnation != incarnation || stream.write_all(&part).await.is_err() {
                                 return;
                             }
-                            self.lock().counters.parts += 1;
+                            self.state.lock().counters.parts += 1;
                         }
                         self.record_replied(&costs);
                     }
                     NextStep::Ignore => ignores = true,
                     NextStep::Close(reply) => {
-                        self.lock().counters.lost_connections += 1;
+                        self.state.lock().counters.lost_connections += 1;
                         let _ = stream.write_all(&reply).await;
                         return;
                     }
@@ -211,7 +212,7 @@ impl SimulatedServer {
             let lost = async {
                 loop {
                     let changed = self.changed.notified();
-                    if self.lock().incarnation != incarnation {
+                    if self.state.lock().incarnation != incarnation {
                         return;
                     }
                     changed.await;
@@ -226,7 +227,7 @@ impl SimulatedServer {
     }
 
     fn record_replied(&self, costs: &[u64]) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.counters.replies += 1;
         for cost in costs {
             if let Some(call) = state.calls.get_mut(cost) {
@@ -240,7 +241,7 @@ impl SimulatedServer {
             ServerBehavior::Responds(millis) | ServerBehavior::Drips(millis) => millis,
             _ => 0,
         };
-        let mut delay = Duration::from_millis(self.lock().rng.u64(..=max_delay));
+        let mut delay = Duration::from_millis(self.state.lock().rng.u64(..=max_delay));
         let drips = matches!(self.behavior(), ServerBehavior::Drips(_));
         if drips {
             delay /= 2;
@@ -253,7 +254,7 @@ impl SimulatedServer {
             }
             changed.await;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.incarnation != incarnation {
             return NextStep::Close(Vec::new());
         }
@@ -286,11 +287,7 @@ impl SimulatedServer {
     }
 
     fn behavior(&self) -> ServerBehavior {
-        self.lock().behavior
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SimulatedState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().behavior
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::AnonymousBounds;
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::{DEFAULT_MAX_SUBJECTS, MAX_AMOUNT};
 
 use super::Compiler;

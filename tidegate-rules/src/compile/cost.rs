@@ -1,8 +1,9 @@
 //! Compiling costs: numbers in range, authenticated headers, expressions with an integer result.
 
+use tidegate::Limit;
 use tidegate::attributes::header_attribute;
+use tidegate::limits::Algorithm;
 use tidegate::spi::MAX_AMOUNT;
-use tidegate::{Algorithm, Limit};
 
 use super::Compiler;
 use crate::cost::{Cost, CostSource, CostTable};

@@ -7,16 +7,16 @@ use crate::source_file::Span;
 
 /// The front ends that a rule is meant for, with their positions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FrontEnds(Vec<(FrontDoor, Span)>);
+pub struct FrontEnds(Vec<(FrontDoor, Span)>);
 
 impl FrontEnds {
     /// Whether the file does not say what the rule is meant for, or names this front end.
-    pub(crate) fn contains(&self, door: FrontDoor) -> bool {
+    pub fn contains(&self, door: FrontDoor) -> bool {
         self.0.is_empty() || self.0.iter().any(|(listed, _)| *listed == door)
     }
 
     /// Those that the file names; none if it does not say.
-    pub(crate) fn listed(&self) -> &[(FrontDoor, Span)] {
+    pub fn listed(&self) -> &[(FrontDoor, Span)] {
         &self.0
     }
 }

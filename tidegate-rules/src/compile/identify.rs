@@ -5,7 +5,7 @@ use tidegate::attributes::{NormalForms, header_attribute, is_reserved};
 
 use super::Compiler;
 use crate::forwarded::{ForwardedHeader, ProxyTrust};
-use crate::identity::{Identity, IdentityConfig, Source, SourceEntry};
+use crate::identity::{Identity, IdentityConfig, IdentitySource, Source};
 use crate::ip::{self, IpPrefixes};
 use crate::provenance::AuthenticatedNames;
 use crate::read::Spanned;
@@ -32,21 +32,21 @@ const SETTINGS: [&str; 9] = [
 
 /// Positions in `identify`, for lints.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct IdentifySpans {
-    pub(crate) trusted: Vec<(ipnet::IpNet, Span)>,
-    pub(crate) hops: Option<(u8, Span)>,
-    pub(crate) names: Vec<(SmolStr, Span)>,
+pub struct IdentifySpans {
+    pub trusted: Vec<(ipnet::IpNet, Span)>,
+    pub hops: Option<(u8, Span)>,
+    pub names: Vec<(SmolStr, Span)>,
     /// The sources of each of the names.
-    pub(crate) sources: Vec<Vec<Span>>,
+    pub sources: Vec<Vec<Span>>,
     /// Names of values that a client cannot forge.
-    pub(crate) authenticated: AuthenticatedNames,
+    pub authenticated: AuthenticatedNames,
     /// Which value counts if one comes more than once, with what it is said of.
-    pub(crate) repeated: Vec<(SmolStr, RepeatedPolicy, Span)>,
+    pub repeated: Vec<(SmolStr, RepeatedPolicy, Span)>,
 }
 
 /// An identity that only the application sets, as the attribute of the same name.
 pub(super) fn attribute(name: &'static str) -> impl FnOnce() -> Identity {
-    move || Identity::new(name.into(), Vec::new(), &AuthenticatedNames::default()).or_application_attribute()
+    move || Identity::new(name.into(), Vec::new()).or_application_attribute()
 }
 
 /// The name of the header with the token.
@@ -72,9 +72,9 @@ impl Compiler<'_> {
         }
         for (name, source) in BUILT_IN {
             if !identities.iter().any(|identity| identity.name == name) {
-                let entry = |parsed| SourceEntry { source: parsed, kind: source.into(), forms: None };
-                let entries = Source::parse(source).ok().map(entry).into_iter().collect();
-                identities.push(Identity::new(name.into(), entries, &self.authenticated).or_application_attribute());
+                let default = |parsed| IdentitySource::new(parsed, source, None, &self.authenticated);
+                let sources = Source::parse(source).ok().map(default).into_iter().collect();
+                identities.push(Identity::new(name.into(), sources).or_application_attribute());
             }
         }
         let repeated = self.repeated(spec.repeated.as_ref(), &identities, &identity_config.token, &mut spans);
@@ -94,8 +94,9 @@ impl Compiler<'_> {
                 .set_help("a normal form follows a source: `body:account | lower`");
             return None;
         }
-        let parsed: Vec<Option<SourceEntry>> = sources.0.iter().map(|source| self.source_entry(source)).collect();
-        let parsed: Vec<SourceEntry> = parsed.into_iter().collect::<Option<_>>()?;
+        let parsed: Vec<Option<IdentitySource>> =
+            sources.0.iter().map(|source| self.source_with_forms(source)).collect();
+        let parsed: Vec<IdentitySource> = parsed.into_iter().collect::<Option<_>>()?;
         if parsed.is_empty() {
             let message = format!("`{}` has no source", name.value);
             self.error("identity", &name.span, message).set_help("give it one, such as `header:x-user-id` or `ip`");
@@ -111,11 +112,11 @@ impl Compiler<'_> {
                     .with_help(format!("did you mean the setting `{setting}`?")),
             );
         }
-        Some(Identity::new(SmolStr::new(&name.value), parsed, &self.authenticated).or_application_attribute())
+        Some(Identity::new(SmolStr::new(&name.value), parsed).or_application_attribute())
     }
 
     /// Parses a source with its normal forms, and reports an invalid one.
-    fn source_entry(&mut self, field: &Spanned<String>) -> Option<SourceEntry> {
+    fn source_with_forms(&mut self, field: &Spanned<String>) -> Option<IdentitySource> {
         let (text, forms) = self.split_forms(field)?;
         self.source(text, forms, &field.span)
     }
@@ -133,9 +134,9 @@ impl Compiler<'_> {
     }
 
     /// Parses a source without its normal forms, and reports an invalid one.
-    pub(super) fn source(&mut self, text: &str, forms: Option<NormalForms>, span: &Span) -> Option<SourceEntry> {
+    pub(super) fn source(&mut self, text: &str, forms: Option<NormalForms>, span: &Span) -> Option<IdentitySource> {
         match Source::parse(text) {
-            Ok(source) => Some(SourceEntry { source, kind: text.into(), forms }),
+            Ok(source) => Some(IdentitySource::new(source, text, forms, &self.authenticated)),
             Err(why) => {
                 let help = "sources are `ip`, `net:24/56`, `header:NAME`, `query:NAME`, `cookie:NAME`, `claim:NAME`, \
                             `body:FIELD`, `attr:NAME`, `path`, `host`, `method`, `action`, `const:TEXT`";

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use smol_str::SmolStr;
-use tidegate::{LedgerMode, Limit};
+use tidegate::Limit;
+use tidegate::rules::LedgerMode;
 
 use super::{CompiledRule, Compiler, PlanLimits};
 use crate::problem::Problem;
@@ -15,19 +16,19 @@ use crate::source_file::Span;
 /// The code of errors about the ledger.
 const CODE: &str = "ledger";
 
-/// The ledger of a rule.
+/// The ledger of a rule, with its position.
 #[derive(Clone, Debug)]
-pub(crate) struct CompiledLedger {
-    pub(crate) mode: LedgerMode,
+pub(super) struct CompiledLedger {
+    pub(super) mode: LedgerMode,
     /// Whether it keeps the names of tenants in clear text.
-    pub(crate) keep_names: bool,
+    pub(super) keep_names: bool,
     /// The position of the mode.
-    pub(crate) span: Span,
+    pub(super) span: Span,
 }
 
 /// What a quota says about the ledger.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LedgerFields {
+pub(super) struct LedgerFields {
     mode: Option<(LedgerMode, Span)>,
     /// The position of `ledger: none`.
     none: Option<Span>,
@@ -183,21 +184,18 @@ impl Compiler<'_> {
         for rule in rules {
             let Some(budget) = &rule.budget else { continue };
             let other = *first.entry(budget).or_insert(rule);
-            let fields = |rule: &CompiledRule| rule.ledger.as_ref().map(|ledger| (ledger.mode, ledger.keep_names));
-            if fields(other) == fields(rule) {
+            if (other.ledger, other.ledger_names) == (rule.ledger, rule.ledger_names) {
                 continue;
             }
-            let what = match &other.ledger {
+            let what = match other.ledger {
                 None => "has no ledger".to_owned(),
-                Some(ledger) if rule.ledger.as_ref().is_some_and(|own| own.mode == ledger.mode) => {
-                    format!("has `keep_names: {}`", ledger.keep_names)
-                }
-                Some(ledger) => format!("has `ledger: {}`", ledger.mode.as_str()),
+                Some(mode) if rule.ledger == Some(mode) => format!("has `keep_names: {}`", other.ledger_names),
+                Some(mode) => format!("has `ledger: {}`", mode.as_str()),
             };
-            let id = &other.matcher.id;
+            let id = &other.id;
             let message = format!("this rule shares budget `{budget}` with rule `{id}`, which {what}");
             // A rule without a ledger lacks it in its quota.
-            let span = rule.ledger.as_ref().map(|ledger| &ledger.span).or(rule.limit_spans.first());
+            let span = rule.ledger_span.as_ref().or(rule.limit_spans.first());
             let problem = Problem::error("budget", message, span.unwrap_or(&rule.id_span).clone());
             self.problems.push(problem.with_help("give both rules the same `ledger` and `keep_names`"));
         }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use tidegate::{Limit, LimitError, Rate};
+use tidegate::limits::LimitError;
+use tidegate::{Limit, Rate};
 
 use super::Compiler;
 use crate::quantity;

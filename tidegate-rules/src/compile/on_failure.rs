@@ -6,14 +6,14 @@ use super::Compiler;
 use crate::failure_policy::FailurePolicy;
 use crate::quantity;
 use crate::read::Spanned;
-use crate::schema_types::{self, PolicyName, PolicyTableSpec, StaticCapSpec};
+use crate::schema_types::{self, PolicyName, PolicyTableSpec, StaticLimitSpec};
 
 /// The failure policy of a rule, with its static limit.
 #[derive(Debug)]
 pub(super) struct CompiledPolicy {
     pub(super) policy: FailurePolicy,
     /// The limit of one instance where the policy is `static`.
-    pub(super) cap: Option<Limit>,
+    pub(super) static_limit: Option<Limit>,
 }
 
 impl Compiler<'_> {
@@ -24,34 +24,34 @@ impl Compiler<'_> {
         default: OnFailure,
     ) -> Option<CompiledPolicy> {
         let Some(spec) = spec else {
-            return Some(CompiledPolicy { policy: FailurePolicy::always(default), cap: None });
+            return Some(CompiledPolicy { policy: FailurePolicy::always(default), static_limit: None });
         };
-        let mut cap = None;
+        let mut static_limit = None;
         let policy = match spec {
             schema_types::OnFailureSpec::Text(word) => FailurePolicy::always(self.policy_word(word)?),
-            schema_types::OnFailureSpec::Map(PolicyTableSpec::Cap(spec)) => {
-                FailurePolicy::always(self.cap(spec, &mut cap)?)
+            schema_types::OnFailureSpec::Map(PolicyTableSpec::Static(spec)) => {
+                FailurePolicy::always(self.static_limit(spec, &mut static_limit)?)
             }
             schema_types::OnFailureSpec::Map(PolicyTableSpec::Routes(table)) => {
-                let routes = self.route_table(&table.routes, |compiler, spec| compiler.policy(spec, &mut cap));
-                if let Some(stray) = &table.stray_cap {
+                let routes = self.route_table(&table.routes, |compiler, spec| compiler.policy(spec, &mut static_limit));
+                if let Some(stray) = &table.stray_static {
                     let message =
                         "`static` caps all requests if it stands alone; beside others it must say which ones it caps";
                     self.error("on-failure", &stray.r#static.span, message)
                         .set_help("write `default: { static: 100/s }`");
                 }
                 let otherwise = table.default.as_ref();
-                let otherwise = otherwise.map_or(Some(default), |spec| self.policy(spec, &mut cap));
+                let otherwise = otherwise.map_or(Some(default), |spec| self.policy(spec, &mut static_limit));
                 FailurePolicy { routes: routes?, otherwise: otherwise? }
             }
         };
-        Some(CompiledPolicy { policy, cap })
+        Some(CompiledPolicy { policy, static_limit })
     }
 
-    fn policy(&mut self, spec: &schema_types::PolicySpec, cap: &mut Option<Limit>) -> Option<OnFailure> {
+    fn policy(&mut self, spec: &schema_types::PolicySpec, static_limit: &mut Option<Limit>) -> Option<OnFailure> {
         match spec {
             schema_types::PolicySpec::Text(word) => self.policy_word(word),
-            schema_types::PolicySpec::Map(spec) => self.cap(spec, cap),
+            schema_types::PolicySpec::Map(spec) => self.static_limit(spec, static_limit),
         }
     }
 
@@ -72,10 +72,10 @@ impl Compiler<'_> {
     }
 
     /// Compiles a static limit; `known` is the one that the rule has already.
-    fn cap(&mut self, spec: &StaticCapSpec, known: &mut Option<Limit>) -> Option<OnFailure> {
+    fn static_limit(&mut self, spec: &StaticLimitSpec, known: &mut Option<Limit>) -> Option<OnFailure> {
         let at = &spec.r#static;
-        let (capacity, refill) = match quantity::parse_cap(at) {
-            Ok(cap) => cap,
+        let (capacity, refill) = match quantity::parse_static_limit(at) {
+            Ok(parsed) => parsed,
             Err(why) => {
                 self.error("rate", &at.span, why);
                 return None;

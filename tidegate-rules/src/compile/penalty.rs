@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::Penalty;
+use tidegate::limits::Penalty;
 
 use super::Compiler;
 use crate::quantity::format_duration;

@@ -1,6 +1,7 @@
 //! Compiling `quota`: the periods of a calendar in a time zone, and a grace that may be a part of the amount.
 
-use tidegate::{Anchor, Limit, LimitError, Period, Periods};
+use tidegate::Limit;
+use tidegate::limits::{Anchor, LimitError, Period, Periods};
 
 use super::Compiler;
 use crate::quantity;

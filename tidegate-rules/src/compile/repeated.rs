@@ -58,7 +58,7 @@ impl Compiler<'_> {
     ) {
         let identity = identities.iter().find(|identity| identity.name == name);
         let sources: Vec<SmolStr> = if let Some(identity) = identity {
-            identity.sources.iter().filter_map(|source| repeatable(source, token)).collect()
+            identity.each_source().filter_map(|source| repeatable(source, token)).collect()
         } else if let Ok(source) = Source::parse(name) {
             repeatable(&source, token).into_iter().collect()
         } else {

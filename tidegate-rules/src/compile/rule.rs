@@ -1,17 +1,17 @@
 //! Compiling a rule.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use smol_str::SmolStr;
 use tidegate::attributes::NormalForms;
 use tidegate::http::ErrorFormat;
+use tidegate::rules::{OnMissing, OnOverload, PartitionBy, UsageKind};
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
-use tidegate::{
-    AnonymousBounds, Limit, OnFailure, OnMissing, OnOverload, PartitionBy, Penalty, Rule, RuleMode, UsageKind,
-};
+use tidegate::{Limit, OnFailure, Rule, RuleMode};
 
 use super::front_ends::FrontEnds;
-use super::ledger::{CompiledLedger, LedgerFields, unrecorded_quota};
+use super::ledger::{LedgerFields, unrecorded_quota};
 use super::limit::has_lost_limit;
 use super::{Compiler, Overrides, error_format};
 use crate::cost::Cost;
@@ -22,123 +22,67 @@ use crate::schema_types::{self, ModeSpec, OnMissingSpec, OnOverloadSpec, PolicyN
 use crate::source_file::Span;
 use crate::suggest::nearest;
 
-/// The limits that a plan gives a rule, with their position for lints.
+/// The limits that a plan gives a rule.
 #[derive(Clone, Debug)]
-pub(crate) struct PlanLimits {
-    pub(crate) plan: SmolStr,
-    pub(crate) limits: Vec<(SmolStr, Limit)>,
-    pub(crate) ledger: LedgerFields,
-    pub(crate) span: Span,
+pub(super) struct PlanLimits {
+    pub(super) plan: SmolStr,
+    pub(super) limits: Vec<(SmolStr, Limit)>,
+    pub(super) ledger: LedgerFields,
+    pub(super) span: Span,
 }
 
-/// A compiled rule, with positions for lints.
+/// A [`Rule`] with its matcher and what the file says besides, with positions for lints.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
-pub(crate) struct CompiledRule {
-    pub(crate) matcher: RuleMatcher,
-    pub(crate) limits: Vec<(SmolStr, Limit)>,
-    pub(crate) plans: Vec<PlanLimits>,
-    pub(crate) penalty: Option<Penalty>,
-    /// The ledger of its quotas.
-    pub(crate) ledger: Option<CompiledLedger>,
+pub struct CompiledRule {
+    pub matcher: RuleMatcher,
     /// The position of a quota without a ledger, if the file does not say that this is meant.
-    pub(crate) unrecorded_quota: Option<Span>,
-    pub(crate) mode: RuleMode,
+    pub unrecorded_quota: Option<Span>,
     /// The front ends that it is meant for.
-    pub(crate) front_ends: FrontEnds,
+    pub front_ends: FrontEnds,
     /// Whether the file has a failure policy for it.
-    pub(crate) has_policy: bool,
+    pub has_policy: bool,
     /// Whether the file says what applies to requests that match no route of that policy.
-    pub(crate) says_default: bool,
+    pub says_default: bool,
     /// Whether that policy says `local` in so many words, for all requests or for some.
-    pub(crate) says_local: bool,
-    pub(crate) on_overload: OnOverload,
-    pub(crate) denial_cache: bool,
-    /// The limit of one instance where the policy is `static`.
-    pub(crate) emergency: Option<Limit>,
-    /// The bounds for unauthenticated subjects, if the file has them.
-    pub(crate) anonymous: Option<AnonymousBounds>,
-    /// The maximum number of authenticated subjects.
-    pub(crate) max_subjects: u64,
-    pub(crate) tag: PartitionBy,
-    pub(crate) security: Option<bool>,
-    pub(crate) message: Option<SmolStr>,
-    /// The format of refusals, if the file says something about it.
-    pub(crate) error_format: Option<ErrorFormat>,
-    pub(crate) budget: Option<SmolStr>,
-    /// The response header with the actual cost, in lower case.
-    pub(crate) cost_header: Option<SmolStr>,
-    pub(crate) has_cost: bool,
-    pub(crate) id_span: Span,
-    pub(crate) match_span: Span,
-    pub(crate) per_span: Span,
+    pub says_local: bool,
+    /// Whether the file says that it is a security rule, or that it is none.
+    pub says_security: bool,
+    pub has_cost: bool,
+    pub id_span: Span,
+    pub match_span: Span,
+    pub per_span: Span,
     /// The texts in `per`, without normal forms, with their positions.
-    pub(crate) per_spans: Vec<(SmolStr, Span)>,
+    pub per_spans: Vec<(SmolStr, Span)>,
     /// The positions of its limits.
-    pub(crate) limit_spans: Vec<Span>,
+    pub limit_spans: Vec<Span>,
+    /// The positions of the limits that each of its plans has.
+    pub plan_spans: Vec<Span>,
     /// The position of its penalty.
-    pub(crate) penalty_span: Option<Span>,
-    pub(crate) cost_span: Span,
-    pub(crate) on_failure_span: Span,
-    pub(crate) on_overload_span: Span,
+    pub penalty_span: Option<Span>,
+    /// The position of the mode of its ledger.
+    pub ledger_span: Option<Span>,
+    pub cost_span: Span,
+    pub on_failure_span: Span,
+    pub on_overload_span: Span,
+}
+
+impl Deref for CompiledRule {
+    type Target = Rule;
+
+    fn deref(&self) -> &Rule {
+        &self.matcher.rule
+    }
 }
 
 impl CompiledRule {
-    pub(crate) fn is_disabled(&self) -> bool {
+    pub fn is_disabled(&self) -> bool {
         self.mode == RuleMode::Disabled
     }
 
-    /// The rule as a [`Rule`] of the library.
-    pub(crate) fn rule(&self) -> Rule {
-        let mut rule = Rule::from_limits(self.matcher.id.clone(), self.limits.clone());
-        if let Some(ledger) = &self.ledger {
-            // Before the failure policy, which it changes.
-            rule = rule.with_ledger(ledger.mode).with_ledger_names(ledger.keep_names);
-        }
-        rule = rule
-            .with_per(self.matcher.names())
-            .with_mode(self.mode)
-            .with_partition_by(self.tag.clone())
-            .with_on_failure(self.matcher.on_failure.otherwise)
-            .with_on_overload(self.on_overload)
-            .with_on_missing(self.matcher.on_missing)
-            .with_denial_cache(self.denial_cache)
-            .with_max_subjects(self.max_subjects);
-        for PlanLimits { plan, limits, .. } in &self.plans {
-            rule = rule.with_plan(plan.clone(), limits.clone());
-        }
-        if let Some(penalty) = self.penalty {
-            rule = rule.with_penalty(penalty);
-        }
-        if let Some(cap) = self.emergency {
-            rule = rule.with_static_limit(cap);
-        }
-        if let Some(anonymous) = self.anonymous {
-            rule = rule.with_anonymous(anonymous);
-        }
-        if self.security == Some(true) {
-            rule = rule.with_security();
-        }
-        if let Some(message) = &self.message {
-            rule = rule.with_message(message.clone());
-        }
-        if let Some(format) = self.error_format {
-            rule = rule.with_error_format(format);
-        }
-        if let Some(header) = &self.cost_header {
-            rule = rule.with_cost_header(header.clone());
-        }
-        if let Some(usage) = self.matcher.usage {
-            rule = rule.with_usage(usage);
-        }
-        // A cost that is corrected after the response is one that a caller may commit.
-        if self.has_cost && self.cost_header.is_none() && self.matcher.usage.is_none() {
-            rule = rule.with_computed_cost();
-        }
-        match &self.budget {
-            Some(budget) => rule.with_budget(budget.clone()),
-            None => rule,
-        }
+    /// The rule, to change it before others have it.
+    pub fn rule_mut(&mut self) -> &mut Rule {
+        Arc::make_mut(&mut self.matcher.rule)
     }
 }
 
@@ -186,59 +130,61 @@ impl Compiler<'_> {
         let policy = self.on_failure(spec.on_failure.as_ref().map(|at| &at.value), default_policy);
         let own_limits = limits.iter().flatten();
         self.check_usage(spec, own_limits.chain(plans.iter().flat_map(|plan| &plan.limits)).map(|(_, limit)| limit));
-        let tag = spec.tag.as_ref().map_or(Some(PartitionBy::Auto), |tag| self.tag(tag, tenant));
+        let partition_by = spec.tag.as_ref().map_or(Some(PartitionBy::Auto), |tag| self.partition_by(tag, tenant));
         let span = |at: Option<Span>| at.unwrap_or_else(|| id_span.clone());
         let (policy, per_field) = (policy?, spec.per.as_ref()?);
-        let mode = spec.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
-            ModeSpec::Enabled => RuleMode::Enabled,
-            ModeSpec::Disabled => RuleMode::Disabled,
-            ModeSpec::Shadow => RuleMode::Shadow,
-        });
+        let (plans, plan_spans) = plans.into_iter().map(|plan| ((plan.plan, plan.limits), plan.span)).unzip();
+
+        let mut rule = Rule::from_limits(id?, limits?);
+        rule.per = tenant.subject_names(&per);
+        rule.plans = plans;
+        rule.penalty = penalty?;
+        rule.mode = mode(spec);
+        rule.budget = spec.budget.as_ref().map(|budget| SmolStr::new(&budget.value));
+        rule.on_failure = policy.policy.otherwise;
+        rule.on_overload = on_overload(spec);
+        rule.on_missing = on_missing(spec, ledger.is_some());
+        rule.denial_cache = spec.denial_cache.as_ref().is_none_or(|at| at.value);
+        rule.static_limit = policy.static_limit;
+        rule.anonymous = anonymous?;
+        rule.max_subjects = max_subjects?;
+        rule.partition_by = partition_by?;
+        rule.security = spec.security.as_ref().is_some_and(|security| security.value);
+        rule.message = spec.message.as_ref().map(|message| SmolStr::new(message.trim()));
+        rule.cost_header = cost_header(spec);
+        rule.usage = usage(spec);
+        // What the file says precedes the default of `cost.usage`.
+        let of_usage = rule.usage.map(|_| ErrorFormat::OpenAi);
+        rule.error_format = error_format(spec.error_format.as_ref()).or(self.error_format).or(of_usage);
+        // A cost that is corrected after the response is one that a caller may commit.
+        rule.computed_cost = spec.cost.is_some() && rule.cost_header.is_none() && rule.usage.is_none();
+        rule.ledger = ledger.as_ref().map(|ledger| ledger.mode);
+        rule.ledger_names = ledger.as_ref().is_some_and(|ledger| ledger.keep_names);
         Some(CompiledRule {
             matcher: RuleMatcher {
-                id: id?,
+                rule: rule.into(),
                 condition: Box::new(condition),
                 rest: None,
                 per,
                 tenant,
                 cost: cost?,
-                usage: usage(spec),
                 on_failure: policy.policy,
-                on_missing: on_missing(spec, ledger.is_some()),
-                is_shadow: mode == RuleMode::Shadow,
             },
-            limits: limits?,
-            plans,
-            penalty: penalty?,
-            ledger,
             unrecorded_quota,
-            mode,
             front_ends,
             has_policy: spec.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             says_default: spec.on_failure.as_ref().is_some_and(|policy| policy.has_default()),
             says_local: spec.on_failure.as_ref().is_some_and(|policy| policy.contains(PolicyName::Local)),
-            on_overload: spec.on_overload.as_ref().map_or(OnOverload::default(), |at| match at.value {
-                OnOverloadSpec::Policy => OnOverload::Policy,
-                OnOverloadSpec::Local => OnOverload::Local,
-                OnOverloadSpec::Open => OnOverload::Open,
-            }),
-            denial_cache: spec.denial_cache.as_ref().is_none_or(|at| at.value),
-            emergency: policy.cap,
-            anonymous: anonymous?,
-            max_subjects: max_subjects?,
-            tag: tag?,
-            security: spec.security.as_ref().map(|security| security.value),
-            message: spec.message.as_ref().map(|message| SmolStr::new(message.trim())),
-            error_format: error_format(spec.error_format.as_ref()),
-            budget: spec.budget.as_ref().map(|budget| SmolStr::new(&budget.value)),
-            cost_header: cost_header(spec),
+            says_security: spec.security.is_some(),
             has_cost: spec.cost.is_some(),
             id_span: id_span.clone(),
             match_span: span(spec.r#match.as_ref().map(|condition| condition.span.clone())),
             per_span: per_field.span.clone(),
             per_spans: per_field.value.0.iter().map(|at| (SmolStr::new(without_forms(at)), at.span.clone())).collect(),
             limit_spans: limit_spans(spec),
+            plan_spans,
             penalty_span: spec.penalty.as_ref().map(|penalty| penalty.span.clone()),
+            ledger_span: ledger.map(|ledger| ledger.span),
             cost_span: span(spec.cost.as_ref().map(|cost| cost.span.clone())),
             on_failure_span: span(spec.on_failure.as_ref().map(|policy| policy.span.clone())),
             on_overload_span: span(spec.on_overload.as_ref().map(|policy| policy.span.clone())),
@@ -253,8 +199,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// By what the keys of the rule are partitioned.
-    fn tag(&mut self, at: &Spanned<String>, tenant: TenantUse) -> Option<PartitionBy> {
+    /// By what the keys of the rule are partitioned, as its `tag` says.
+    fn partition_by(&mut self, at: &Spanned<String>, tenant: TenantUse) -> Option<PartitionBy> {
         match at.as_str() {
             "tenant" if tenant != TenantUse::No => Some(PartitionBy::Auto),
             "tenant" => {
@@ -336,14 +282,30 @@ impl Compiler<'_> {
             self.error("per", span, message).set_help(format!("did you mean `{name}`?"));
             return None;
         }
-        let entry = self.source(text, forms, span)?;
-        Some(Identity::new(text.into(), vec![entry], &self.authenticated))
+        let source = self.source(text, forms, span)?;
+        Some(Identity::new(text.into(), vec![source]))
     }
 }
 
 /// A text of `per` without its normal forms.
 fn without_forms(text: &str) -> &str {
     text.split('|').next().unwrap_or_default().trim()
+}
+
+fn mode(spec: &schema_types::RuleSpec) -> RuleMode {
+    spec.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
+        ModeSpec::Enabled => RuleMode::Enabled,
+        ModeSpec::Disabled => RuleMode::Disabled,
+        ModeSpec::Shadow => RuleMode::Shadow,
+    })
+}
+
+fn on_overload(spec: &schema_types::RuleSpec) -> OnOverload {
+    spec.on_overload.as_ref().map_or(OnOverload::default(), |at| match at.value {
+        OnOverloadSpec::Policy => OnOverload::Policy,
+        OnOverloadSpec::Local => OnOverload::Local,
+        OnOverloadSpec::Open => OnOverload::Open,
+    })
 }
 
 fn on_missing(spec: &schema_types::RuleSpec, has_ledger: bool) -> OnMissing {

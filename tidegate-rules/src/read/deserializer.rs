@@ -41,7 +41,7 @@ const NOTATIONS: [(&str, &str); 8] = [
 ];
 
 /// Decodes a document or a part of it, and appends its problems. `None` if nothing can be decoded; otherwise invalid parts were removed.
-pub(crate) fn decode<T: for<'de> Deserialize<'de>>(mut root: Node, problems: &mut Vec<Problem>) -> Option<T> {
+pub fn decode<T: for<'de> Deserialize<'de>>(mut root: Node, problems: &mut Vec<Problem>) -> Option<T> {
     while problems.len() < MAX_PROBLEMS {
         let error = match T::deserialize(NodeDeserializer::at_root(&root)) {
             Ok(value) => return Some(value),

@@ -54,7 +54,7 @@ impl Node {
     }
 
     /// The key node of a field.
-    pub(crate) fn key(&self, name: &str) -> Option<&Self> {
+    pub fn key(&self, name: &str) -> Option<&Self> {
         self.entries().iter().map(|(key, _)| key).find(|key| key.text() == Some(name))
     }
 

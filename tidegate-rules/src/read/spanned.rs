@@ -19,11 +19,11 @@ pub(super) const ONE_OR_MANY: &str = "$one-or-many";
 
 /// A value and its position.
 #[derive(Clone, Debug)]
-pub(crate) struct Spanned<T> {
-    pub(crate) value: T,
-    pub(crate) span: Span,
+pub struct Spanned<T> {
+    pub value: T,
+    pub span: Span,
     /// The names of the fields that were invalid, and so were reported and removed; an empty name for the item of a list.
-    pub(crate) removed: Vec<String>,
+    pub removed: Vec<String>,
 }
 
 /// The value of a field that must be there. `None` if it is missing or invalid, which is reported already: the fields beside it are read
@@ -33,11 +33,11 @@ pub(crate) struct Required<T>(Option<Spanned<T>>);
 
 /// A single value or a list.
 #[derive(Clone, Debug)]
-pub(crate) struct OneOrMany<T>(pub(crate) Vec<T>);
+pub struct OneOrMany<T>(pub Vec<T>);
 
 impl<T> Spanned<T> {
     /// A value at this position.
-    pub(crate) const fn new(value: T, span: Span) -> Self {
+    pub const fn new(value: T, span: Span) -> Self {
         Self { value, span, removed: Vec::new() }
     }
 

@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 64;
 const MAX_YAML_VALUES: usize = 1_500_000;
 
 /// Parses a document.
-pub(crate) fn parse(source: &SourceFile) -> Result<Node, Problem> {
+pub fn parse(source: &SourceFile) -> Result<Node, Problem> {
     let options = options();
     match serde_saphyr::from_str_with_options::<SaphyrSpanned<RawYaml>>(source.text(), options) {
         Ok(root) => Ok(node(root, source.text())),

@@ -25,7 +25,7 @@ pub(crate) enum OnFailureSpec {
 #[schemars(untagged)]
 #[schemars(rename = "PolicyTable")]
 pub(crate) enum PolicyTableSpec {
-    Cap(StaticCapSpec),
+    Static(StaticLimitSpec),
     Routes(PolicyRoutesSpec),
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct PolicyRoutesSpec {
     pub(crate) default: Option<PolicySpec>,
     /// A static limit that says not which requests it is for: accepted by the reader, so that the error can say what to write.
     #[schemars(skip)]
-    pub(crate) stray_cap: Option<StaticCapSpec>,
+    pub(crate) stray_static: Option<StaticLimitSpec>,
     #[schemars(flatten, with = "std::collections::BTreeMap<String, PolicySpec>")]
     pub(crate) routes: RouteTableSpec<PolicySpec>,
 }
@@ -49,14 +49,14 @@ pub(crate) struct PolicyRoutesSpec {
 #[schemars(rename = "Policy", untagged)]
 pub(crate) enum PolicySpec {
     Text(Spanned<PolicyName>),
-    Map(StaticCapSpec),
+    Map(StaticLimitSpec),
 }
 
 /// Requests pass up to a limit of this instance, for all subjects together.
 #[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Cap")]
-pub(crate) struct StaticCapSpec {
+pub(crate) struct StaticLimitSpec {
     /// The limit of one instance, for all subjects together: `100/s` is a burst of 100 and 100 per second.
     pub(crate) r#static: Spanned<String>,
 }
@@ -99,7 +99,7 @@ impl OnFailureSpec {
         let is_name = |spec: &PolicySpec| matches!(spec, PolicySpec::Text(word) if word.value == name);
         match self {
             Self::Text(word) => word.value == name,
-            Self::Map(PolicyTableSpec::Cap(_)) => false,
+            Self::Map(PolicyTableSpec::Static(_)) => false,
             Self::Map(PolicyTableSpec::Routes(table)) => {
                 table.default.iter().any(is_name) || table.routes.iter().any(|(_, spec)| is_name(spec))
             }
@@ -129,10 +129,10 @@ impl<'de> Deserialize<'de> for PolicyTableSpec {
                 f.write_str("a table of failure policies")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<PolicyTableSpec, A::Error> {
-                let (mut cap, mut table) = (None, PolicyRoutesSpec::default());
+                let (mut static_limit, mut table) = (None, PolicyRoutesSpec::default());
                 while let Some(key) = entries.next_key::<Spanned<String>>()? {
                     match key.as_str() {
-                        "static" => cap = Some(StaticCapSpec { r#static: entries.next_value()? }),
+                        "static" => static_limit = Some(StaticLimitSpec { r#static: entries.next_value()? }),
                         "default" => table.default = Some(entries.next_value()?),
                         route if is_route(route) => table.routes.push((key, entries.next_value()?)),
                         other => {
@@ -144,9 +144,9 @@ impl<'de> Deserialize<'de> for PolicyTableSpec {
                     }
                 }
                 let is_table = table.default.is_some() || !table.routes.is_empty();
-                Ok(match cap {
-                    Some(cap) if !is_table => PolicyTableSpec::Cap(cap),
-                    stray_cap => PolicyTableSpec::Routes(PolicyRoutesSpec { stray_cap, ..table }),
+                Ok(match static_limit {
+                    Some(limit) if !is_table => PolicyTableSpec::Static(limit),
+                    stray_static => PolicyTableSpec::Routes(PolicyRoutesSpec { stray_static, ..table }),
                 })
             }
         }

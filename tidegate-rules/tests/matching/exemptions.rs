@@ -1,7 +1,7 @@
 //! Requests that are exempt from all rules, or from some.
 
 use tidegate::Secret;
-use tidegate_rules::{RuleStatus, run_tests};
+use tidegate_rule_tools::{RuleStatus, explain, run_tests};
 
 use super::{LIMIT, ids, parse, request};
 
@@ -33,7 +33,7 @@ fn an_exemption_that_names_rules_lifts_no_other() {
     assert_eq!(at(&[login, ("header:x-tenant", "other")]), "all api login");
     assert_eq!(at(&[("path", "/healthz"), bigco]), "health");
     assert_eq!(at(&[("path", "/healthz"), ("ip", "10.0.0.9")]), "", "a later one is from all rules");
-    let explained = file.explain(&request("", &[login, bigco]), &Secret::public());
+    let explained = explain(&file, &request("", &[login, bigco]), &Secret::public());
     let exempt = explained.rules.iter().filter_map(|rule| match rule.status {
         RuleStatus::Exempt { line } => Some((rule.id.as_str(), line)),
         _ => None,

@@ -1,7 +1,8 @@
 //! Costs that are estimated from the body and settled by token usage.
 
+use tidegate::Request;
+use tidegate::rules::UsageKind;
 use tidegate::spi::{BodyNeed, Check};
-use tidegate::{Request, UsageKind};
 use tidegate_rules::RuleFile;
 
 const RULES: &str = "
@@ -77,7 +78,8 @@ fn an_estimate_of_0_reserves_one_token() {
     let file = rules(&text.replace("    match: { path: ['/v1/chat', /other] }\n", "    cost: 0\n"));
     let plan = file.rules().resolve(&request("/v1/chat", "400").with_attribute("body", r#"{"max_tokens":5}"#));
     assert!(plan.problem().is_none());
-    let costs: Vec<(&str, u64)> = plan.checks().iter().map(|check| (check.gate().rule(), check.cost())).collect();
+    let costs: Vec<(&str, u64)> =
+        plan.checks().iter().map(|check| (check.gate().rule().id.as_str(), check.cost())).collect();
     assert_eq!(costs, [("tokens", 1), ("answers", 1), ("plain", 0)]);
 }
 
@@ -123,7 +125,7 @@ fn a_file_says_how_long_a_body_rules_read() {
     let file = rules(&format!("max_body: 2k{RULES}"));
     let long = format!("{{\"max_tokens\":5{}}}", " ".repeat(2_000));
     let plan = file.rules().resolve(&request("/v1/chat", "400").with_attribute("body", &long));
-    assert_eq!(plan.problem().map(tidegate::RequestProblem::kind), Some(tidegate::RequestProblemKind::TooLong));
+    assert_eq!(plan.problem().map(tidegate::RequestProblem::kind), Some(tidegate::spi::RequestProblemKind::TooLong));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `ledger` and `keep_names`: a rule has one ledger, and every error has its position and help.
 
-use tidegate::{LedgerMode, OnFailure, Request};
+use tidegate::rules::LedgerMode;
+use tidegate::{OnFailure, Request};
 use tidegate_rules::{Report, RuleFile, Severity};
 
 /// A file with one rule, whose fields begin in column 3 of line 6.
@@ -43,7 +44,7 @@ fn a_quota_has_a_ledger_if_the_file_says_so() {
     ] {
         let file = parse(&file(&format!("per: [tenant]\n  quota: {{ {QUOTA}{field} }}"), ""));
         let rule = file.rules().rule("q").expect("the rule");
-        assert_eq!((rule.ledger(), rule.ledger_names()), (expected, false));
+        assert_eq!((rule.ledger, rule.ledger_names), (expected, false));
         assert_eq!(gate_ledger(&file, ""), expected);
     }
 }
@@ -90,7 +91,7 @@ fn the_ledger_keeps_names_of_tenants_only_if_the_file_says_so() {
     for (keep, expected) in [("true", true), ("false", false)] {
         let quota = format!("quota: {{ {QUOTA}, ledger: sync, keep_names: {keep} }}");
         let file = parse(&file(&format!("per: [tenant, attr:project]\n  {quota}"), ""));
-        assert_eq!(file.rules().rule("q").expect("the rule").ledger_names(), expected);
+        assert_eq!(file.rules().rule("q").expect("the rule").ledger_names, expected);
     }
     let not_by_tenant =
         file(&format!("per: [attr:account]\n  quota: {{ {QUOTA}, ledger: sync, keep_names: true }}"), "");

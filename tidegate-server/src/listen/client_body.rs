@@ -3,8 +3,8 @@
 //! after that body.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use http::header::{CONNECTION, EXPECT, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tidegate::sync::Mutex;
 use tokio::time::Sleep;
 
 use super::guarded_stream::sleep;
@@ -109,7 +110,7 @@ impl Drop for ClientBody {
         if let (Some(body), Some(slot)) = (self.body.take(), &self.unread)
             && !body.is_end_stream()
         {
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+            *slot.lock() = Some(body);
         }
     }
 }
@@ -118,7 +119,7 @@ impl UnreadBody {
     /// What has to be read before `response` is sent, if the service has dropped the body unread. If the rest is not read, the
     /// response announces the end of the connection.
     pub(super) fn drain<B>(self, response: &mut Response<B>) -> Option<Drain> {
-        let body = self.slot.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let body = self.slot.lock().take()?;
         // A client that is too slow already is not waited for.
         let is_slow = response.status() == StatusCode::REQUEST_TIMEOUT;
         if self.expects_continue || is_slow || body.size_hint().lower() > MAX_DRAIN_BYTES {

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::HeaderMap;
+use tidegate::sync::{Mutex, MutexGuard};
 
 /// Finds the client of a connection or a request. `None` means that no bound for one client applies.
 pub(crate) trait ResolveClient: Send + Sync {
@@ -87,7 +88,7 @@ impl<T: Clone + Default> ClientCounts<T> {
 
 impl<T> ClientCounts<T> {
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, ClientUse<T>>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+        self.clients.lock()
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) struct ClientInfo {
 }
 
 /// What the requests of a connection report to it.
-pub(super) struct ConnectionState {
+pub(super) struct ClientConnection {
     request_count: AtomicU64,
     stalls: Notify,
     is_exempt: bool,
@@ -109,7 +109,7 @@ impl ClientInfo {
     }
 }
 
-impl ConnectionState {
+impl ClientConnection {
     /// Counts a request, and returns its number from one on.
     pub(super) fn count_request(&self) -> u64 {
         self.request_count.fetch_add(1, Ordering::Relaxed) + 1
@@ -198,7 +198,7 @@ async fn serve_http<S, B>(
     let unsent = Arc::new(UnsentResponses::default());
     let is_until_end = config.requests.as_ref().is_some_and(|bounds| bounds.scope == RequestScope::Response);
     let stream = if is_until_end { stream.with_unsent_responses(Arc::clone(&unsent)) } else { stream };
-    let state = Arc::new(ConnectionState {
+    let state = Arc::new(ClientConnection {
         request_count: AtomicU64::new(0),
         stalls: Notify::new(),
         is_exempt: client.calls.is_none(),

@@ -17,7 +17,7 @@ use pin_project_lite::pin_project;
 
 use super::client_body::{ClientBody, Drain, UnreadBody, announce_close};
 use super::clients::RequestClient;
-use super::connection::{ClientInfo, ConnectionConfig, ConnectionState, OverTls};
+use super::connection::{ClientConnection, ClientInfo, ConnectionConfig, OverTls};
 use super::guarded_stream::AmbiguousRequest;
 use super::request_bounds::{HeldPermit, RequestScope, refusal};
 use super::tracked_body::{ResponseMonitor, TrackedBody};
@@ -28,7 +28,7 @@ pub(super) struct ConnectionService<S> {
     client: ClientInfo,
     passes_client_info: bool,
     ambiguous: AmbiguousRequest,
-    state: Arc<ConnectionState>,
+    state: Arc<ClientConnection>,
 }
 
 pin_project! {
@@ -58,7 +58,7 @@ struct RequestInProgress {
     /// Whether the request is under way until its response ends.
     is_until_end: bool,
     /// Set if the response is watched.
-    watch: Option<(Arc<ConnectionState>, Arc<ResponseMonitor>)>,
+    watch: Option<(Arc<ClientConnection>, Arc<ResponseMonitor>)>,
 }
 
 impl<S> ConnectionService<S> {
@@ -67,7 +67,7 @@ impl<S> ConnectionService<S> {
         client: ClientInfo,
         passes_client_info: bool,
         ambiguous: AmbiguousRequest,
-        state: &Arc<ConnectionState>,
+        state: &Arc<ClientConnection>,
     ) -> Self {
         Self { config: Arc::clone(config), client, passes_client_info, ambiguous, state: Arc::clone(state) }
     }

@@ -2,8 +2,10 @@
 //! and in the log.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use tidegate::sync::Mutex;
 
 /// Counters of one listener.
 #[derive(Debug, Default)]
@@ -14,6 +16,15 @@ pub(crate) struct ListenerStats {
     upstream_waiting: AtomicUsize,
     reached: [AtomicU64; Bound::ALL.len()],
     last_accept_error: Mutex<Option<String>>,
+}
+
+/// The counters of each address of a server. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AddressStats {
+    pub(crate) http: Arc<ListenerStats>,
+    pub(crate) grpc: Arc<ListenerStats>,
+    pub(crate) gateway: Arc<ListenerStats>,
+    pub(crate) admin: Arc<ListenerStats>,
 }
 
 /// A bound on clients that was reached.
@@ -84,6 +95,15 @@ impl Bound {
     }
 }
 
+impl AddressStats {
+    pub(crate) const COUNT: usize = 4;
+
+    /// Each address by the name of its flag.
+    pub(crate) fn all(&self) -> [(&'static str, &ListenerStats); Self::COUNT] {
+        [("http", &self.http), ("grpc", &self.grpc), ("gateway", &self.gateway), ("admin", &self.admin)]
+    }
+}
+
 impl ListenerStats {
     /// Counts that a bound was reached.
     pub(crate) fn count(&self, bound: Bound) {
@@ -97,13 +117,13 @@ impl ListenerStats {
 
     /// Counts an accept that failed, and keeps the reason for the log.
     pub(super) fn count_accept_error(&self, error: &io::Error) {
-        *self.last_accept_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        *self.last_accept_error.lock() = Some(error.to_string());
         self.count(Bound::Accept);
     }
 
     /// Why the last accept that failed did.
     pub(crate) fn last_accept_error(&self) -> String {
-        self.last_accept_error.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+        self.last_accept_error.lock().clone().unwrap_or_default()
     }
 
     /// Counts one in a gauge until the guard is dropped.

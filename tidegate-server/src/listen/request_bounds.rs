@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::clients::{CallCount, ClientCounts, ClientPermit, ResolveClient};
 use super::listener_stats::{Bound, Gauge, GaugeGuard, ListenerStats};
 use super::{ConnectionLimits, Listener};
-use crate::retry_after::RETRY_AFTER_ONE_SECOND;
+use crate::calls::retry_after::RETRY_AFTER_ONE_SECOND;
 
 /// The most calls under way whose bodies and decisions are in memory.
 pub(crate) const MAX_CALLS: usize = 8192;
@@ -44,13 +44,13 @@ pub(super) struct RequestBounds {
 pub(crate) struct RequestPermit {
     _permit: OwnedSemaphorePermit,
     client: Option<ClientPermit>,
-    _call: Option<CallGuard>,
+    _call: Option<CallCountGuard>,
     _gauge: GaugeGuard,
 }
 
 /// Counts one call of a client until it is dropped.
 #[derive(Debug)]
-struct CallGuard(CallCount);
+struct CallCountGuard(CallCount);
 
 /// The permit of a request, which a tunnel may share.
 pub(super) enum HeldPermit {
@@ -65,7 +65,7 @@ impl RequestBounds {
         Self {
             scope,
             all: Arc::new(Semaphore::new(max)),
-            by_client: ClientCounts::new(limits.max_requests_per_client),
+            by_client: ClientCounts::new(limits.max_requests_per_client()),
             resolver: Arc::clone(&listener.resolver),
             stats: Arc::clone(&listener.stats),
         }
@@ -99,7 +99,7 @@ impl RequestBounds {
             RequestScope::Call => (None, calls),
             RequestScope::Response => (self.resolver.of_request(peer, headers), None),
         };
-        let call = calls.map(|calls| CallGuard::acquire(calls).ok_or(Bound::MaxRequestsPerClient)).transpose()?;
+        let call = calls.map(|calls| CallCountGuard::acquire(calls).ok_or(Bound::MaxRequestsPerClient)).transpose()?;
         let client = client.map(|client| self.by_client.acquire(client).ok_or(Bound::MaxRequestsPerClient));
         let client = client.transpose()?;
         let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| Bound::MaxRequests)?;
@@ -118,7 +118,7 @@ impl HeldPermit {
     }
 }
 
-impl CallGuard {
+impl CallCountGuard {
     /// `None` if the client has the maximum.
     fn acquire(calls: &CallCount) -> Option<Self> {
         let before = calls.fetch_add(1, Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl CallGuard {
     }
 }
 
-impl Drop for CallGuard {
+impl Drop for CallCountGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

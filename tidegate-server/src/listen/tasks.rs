@@ -1,9 +1,10 @@
 //! `Tasks`: the connections and tunnels of one listener. All of them end when the listener does.
 
 use std::future::{Future, poll_fn};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 
+use tidegate::sync::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 
 /// The tasks of one listener. Dropping it aborts those that still run.
@@ -49,5 +50,5 @@ impl TaskSpawner {
 }
 
 fn lock(tasks: &Mutex<JoinSet<()>>) -> MutexGuard<'_, JoinSet<()>> {
-    tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    tasks.lock()
 }

@@ -4,13 +4,14 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier};
 use rustls::{RootCertStore, ServerConfig};
+use tidegate::sync::RwLock;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -55,11 +56,11 @@ impl Tls {
 
     /// Uses this for new connections.
     pub fn replace(&self, server_config: Arc<ServerConfig>) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = server_config;
+        *self.current.write() = server_config;
     }
 
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let server_config = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        let server_config = Arc::clone(&self.current.read());
         TlsAcceptor::from(server_config).accept(stream).await
     }
 }

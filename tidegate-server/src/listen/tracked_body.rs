@@ -5,25 +5,24 @@
 //! clients of HTTP/1.1 are found by `GuardedStream`.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::BoxError;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
+use tidegate::sync::{Mutex, MutexGuard};
 
-use super::connection::ConnectionState;
+use super::connection::ClientConnection;
 use super::pace::Pace;
 use super::request_bounds::HeldPermit;
 
 /// A chunk up to this length is sent as it is.
 const MAX_UNSPLIT_BYTES: usize = 1024;
-
-type BodyError = Box<dyn Error + Send + Sync>;
 
 /// The body of a response.
 pub(super) enum TrackedBody<B> {
@@ -60,7 +59,7 @@ struct ResponseState<B> {
     waited: Duration,
     /// The flushes of the connection when the last bytes were taken.
     flushes: u64,
-    connection: Arc<ConnectionState>,
+    connection: Arc<ClientConnection>,
 }
 
 /// A response as the monitor sees it.
@@ -83,12 +82,8 @@ impl ResponseMonitor {
 
     /// Adds the time since the last call to all responses whose bytes wait for the client. Returns how many were ended.
     pub(super) fn tick(&self, interval: Duration) -> usize {
-        let responses: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
+        let responses: Vec<_> = self.responses.lock().values().filter_map(Weak::upgrade).collect();
         responses.iter().filter(|response| response.tick(interval, self.pace)).count()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<dyn WatchResponse>>> {
-        self.responses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -101,7 +96,7 @@ impl<B: Body<Data = Bytes> + Send + Unpin + 'static> TrackedBody<B> {
     pub(super) fn watched(
         body: B,
         permit: Option<HeldPermit>,
-        connection: Arc<ConnectionState>,
+        connection: Arc<ClientConnection>,
         monitor: &Arc<ResponseMonitor>,
     ) -> Self {
         let state = ResponseState {
@@ -116,7 +111,7 @@ impl<B: Body<Data = Bytes> + Send + Unpin + 'static> TrackedBody<B> {
         let shared = Arc::new(Mutex::new(state));
         let id = monitor.next_id.fetch_add(1, Ordering::Relaxed);
         let weak: Weak<Mutex<ResponseState<B>>> = Arc::downgrade(&shared);
-        monitor.lock().insert(id, weak);
+        monitor.responses.lock().insert(id, weak);
         Self::Watched(WatchedBody { shared, tail: None, id, monitor: Arc::clone(monitor) })
     }
 }
@@ -150,12 +145,12 @@ impl<B> ResponseState<B> {
 }
 
 fn lock<B>(state: &Mutex<ResponseState<B>>) -> MutexGuard<'_, ResponseState<B>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }
 
 impl<B> Drop for WatchedBody<B> {
     fn drop(&mut self) {
-        self.monitor.lock().remove(&self.id);
+        self.monitor.responses.lock().remove(&self.id);
         lock(&self.shared).hand_over();
     }
 }
@@ -163,9 +158,9 @@ impl<B> Drop for WatchedBody<B> {
 impl<B> WatchedBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BodyError>,
+    B::Error: Into<BoxError>,
 {
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let mut state = lock(&self.shared);
         state.flushes = state.connection.unsent.flushes();
         state.awaits_client = false;
@@ -203,12 +198,12 @@ where
 impl<B> Body for TrackedBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BodyError>,
+    B::Error: Into<BoxError>,
 {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = BoxError;
 
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
             Self::Plain { body, .. } => {
                 let frame = ready!(Pin::new(body).poll_frame(context));

@@ -2,9 +2,10 @@
 //! otherwise have any number of responses in the buffers of HTTP/2, while none of its requests is under way.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use super::request_bounds::HeldPermit;
+
+use tidegate::sync::Mutex;
 
 /// The permits of requests whose responses wait in the buffers of a connection.
 #[derive(Default)]
@@ -23,7 +24,7 @@ impl UnsentResponses {
     /// Keeps a permit until everything is sent. If that has happened since the last bytes of the response were taken, when there had been
     /// `flushes`, nothing waits: there may be no further flush.
     pub(super) fn add(&self, permit: HeldPermit, flushes: u64) {
-        let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut permits = self.permits.lock();
         if self.flushes() == flushes {
             permits.push(permit);
         }
@@ -31,7 +32,7 @@ impl UnsentResponses {
 
     /// Everything is sent.
     pub(super) fn report_flush(&self) {
-        let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut permits = self.permits.lock();
         self.flushes.fetch_add(1, Ordering::Release);
         permits.clear();
     }

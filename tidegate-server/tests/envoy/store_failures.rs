@@ -95,18 +95,6 @@ async fn a_local_rule_is_decided_by_the_instance_and_shows_no_numbers() {
 }
 
 #[tokio::test]
-async fn an_open_rule_allows_the_request_and_marks_it_as_degraded() {
-    let mut client = EnvoyClient::connect(service_with_rules()).await;
-    for hits in [0, 1] {
-        let response = client.send(with_hits(hit("open", &[&[("k", "v")]]), 0, hits)).await.unwrap();
-        assert_eq!(crate::envoy::summarize(&response), "OK: OK 0");
-        let header = &response.request_headers_to_add[0];
-        assert_eq!((header.key.as_str(), header.value.as_str()), ("x-tidegate-degraded", "true"));
-        assert!(response.response_headers_to_add.is_empty());
-    }
-}
-
-#[tokio::test]
 async fn a_closed_rule_gives_an_error_so_that_the_failure_mode_of_envoy_applies() {
     let expected = "the limits cannot be checked at the moment; retry later";
     let mut client = EnvoyClient::connect(service_with_rules()).await;

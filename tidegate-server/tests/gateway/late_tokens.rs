@@ -53,7 +53,7 @@ async fn a_failed_response_states_its_cost_under_other_rules() {
     gateway.post("/v1/chat/completions", "", "{}").await;
     let limiter = gateway.limits.limiter();
     let request = tidegate::Request::new("").with_attribute("method", "POST");
-    let peek = limiter.check_plan_now(&limiter.plan(&request).with_peek());
+    let peek = limiter.plans().check_now(&limiter.plan(&request).with_peek());
     let remaining: Vec<u64> = peek.checks().iter().map(|check| check.outcome().remaining).collect();
     assert_eq!(remaining, [10_000, 1000 - 70]);
 }

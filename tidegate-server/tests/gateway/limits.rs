@@ -1,11 +1,11 @@
-//! Rate limits at the gateway: denials, queues, refunds, store failures, and limits of the upstream.
+//! Rate limits at the gateway: denials, queues, refunds, and limits of the upstream.
 
 use std::time::Duration;
 
 use axum::Router;
 use axum::response::AppendHeaders;
-use tidegate::spi::{FailingStore, Store};
-use tidegate::{Limit, Limiter, ManualClock, OnFailure, Rate, Rule, RuleSet};
+use tidegate::spi::Store;
+use tidegate::{Limit, ManualClock, Rate, Rule};
 use tidegate_server::gateway::GatewayOptions;
 use tidegate_tower::LimitLayer;
 
@@ -112,35 +112,4 @@ async fn rate_limit_headers_of_the_upstream_are_merged() {
         (field(&response, "x-ratelimit-limit"), field(&response, "x-ratelimit-remaining")),
         (Some("5"), Some("2"))
     );
-}
-
-#[tokio::test]
-async fn without_the_store_an_open_rule_marks_the_request_and_a_closed_rule_gives_503() {
-    for (policy, status) in [(OnFailure::Open, "HTTP/1.1 200 "), (OnFailure::Closed, "HTTP/1.1 503 ")] {
-        let rules = RuleSet::new([Rule::new("api", burst_limit(5)).with_on_failure(policy)]).unwrap();
-        let gateway =
-            gateway_with_limits(mirror(), LimitLayer::new(Limiter::new(rules, FailingStore::unavailable()))).await;
-        let response = get(gateway, "/", "x-tidegate-degraded: no\r\n").await;
-        assert!(response.starts_with(status), "{response}");
-        assert_eq!(response.contains("\nx-tidegate-degraded: true\n"), policy == OnFailure::Open, "{response}");
-        assert!(!response.contains("degraded: no"), "{response}");
-    }
-}
-
-#[tokio::test]
-async fn without_the_store_a_rule_admits_the_share_of_this_instance() {
-    let rules = RuleSet::new([Rule::new("api", burst_limit(4)).with_on_failure(OnFailure::Share)]).unwrap();
-    let limiter = Limiter::new(rules, FailingStore::unavailable()).with_instances(2);
-    let gateway = gateway_with_limits(mirror(), LimitLayer::new(limiter)).await;
-    for _ in 0..2 {
-        let response = get(gateway, "/", "").await;
-        assert!(
-            response.starts_with("HTTP/1.1 200 ") && response.contains("\nx-tidegate-degraded: true\n"),
-            "{response}"
-        );
-        assert!(!response.contains("ratelimit"), "{response}");
-    }
-    let response = get(gateway, "/", "").await;
-    assert!(response.starts_with("HTTP/1.1 429 ") && field(&response, "retry-after").is_some(), "{response}");
-    assert!(!response.contains("ratelimit"), "{response}");
 }

@@ -73,7 +73,7 @@ impl TestGateway {
         let request = tidegate::Request::new("").with_attribute("method", "POST");
         let limiter = self.limits.limiter();
         let plan = limiter.plan(&request).with_peek();
-        limiter.check_plan_now(&plan).remaining().unwrap()
+        limiter.plans().check_now(&plan).remaining().unwrap()
     }
 
     /// Waits until nothing is reserved.

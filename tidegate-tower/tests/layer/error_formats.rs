@@ -6,7 +6,8 @@ use axum::{Router, body::Body};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate::http::{ErrorFormat, HeaderPolicy};
-use tidegate::{OnFailure, Rule, UsageKind};
+use tidegate::rules::UsageKind;
+use tidegate::{OnFailure, Rule};
 use tidegate_tower::LimitLayer;
 
 use crate::layer::failures::failing_layer;

@@ -4,16 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
-use axum::Router;
 use axum::extract::Request;
-use axum::routing::get;
 use http::{Response, StatusCode};
 use tidegate::spi::{FailingCall, FailingStore, Fault, Observer};
 use tidegate::{Limiter, MemoryStore, OnFailure, Rule, RuleSet, StoreError, StoreErrorKind};
-use tidegate_tower::{DegradedMode, LimitLayer};
+use tidegate_tower::LimitLayer;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::layer::{TestResponse, app, burst, limiter, request_with_key, send};
+use crate::layer::{app, burst, limiter, request_with_key, send};
 
 /// Counts reported store failures.
 #[derive(Clone, Default)]
@@ -31,15 +29,6 @@ pub(crate) fn failing_layer(
     adjustments_only: bool,
 ) -> (LimitLayer<FailingStore>, FailureCount) {
     let error = StoreError::new(StoreErrorKind::Unavailable, "the server went away");
-    failing_layer_with(error, rules, adjustments_only)
-}
-
-/// The same with this error.
-pub(crate) fn failing_layer_with(
-    error: StoreError,
-    rules: impl IntoIterator<Item = Rule>,
-    adjustments_only: bool,
-) -> (LimitLayer<FailingStore>, FailureCount) {
     let failures = FailureCount::default();
     let store = FailingStore::new(MemoryStore::new());
     store.fail_if(move |call| {
@@ -48,62 +37,6 @@ pub(crate) fn failing_layer_with(
     });
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store).with_observer(failures.clone());
     (LimitLayer::new(limiter), failures)
-}
-
-/// Sends a request while the store fails. The page shows whether the request is in degraded mode.
-async fn send_while_failing(rules: impl IntoIterator<Item = Rule>) -> TestResponse {
-    let (layer, failures) = failing_layer(rules, false);
-    let page = get(
-        async |request: Request| {
-            if request.extensions().get::<DegradedMode>().is_some() { "degraded" } else { "normal" }
-        },
-    );
-    let response = send(&Router::new().route("/", page).layer(layer), request_with_key("k1")).await;
-    assert_eq!(failures.0.load(Ordering::Relaxed), 1, "the observer sees one failure");
-    response
-}
-
-#[tokio::test]
-async fn an_open_rule_admits_the_request_in_degraded_mode() {
-    for policy in [OnFailure::Open, OnFailure::Degraded] {
-        let response = send_while_failing([Rule::new("api", burst(0)).with_on_failure(policy)]).await;
-        assert_eq!((response.status, response.body.as_str()), (StatusCode::OK, "degraded"));
-        assert!(response.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{response:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_closed_rule_rejects_the_request_with_503() {
-    let closed = Rule::new("pay", burst(9)).with_on_failure(OnFailure::Closed);
-    let response = send_while_failing([Rule::new("api", burst(9)), closed]).await;
-    assert_eq!((response.status, response.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, Some("1")));
-    assert_eq!(response.header("retry-after-ms"), Some("1000"));
-    assert_eq!(
-        (response.header("content-type"), response.header("cache-control")),
-        (Some("application/json"), Some("no-store"))
-    );
-    assert_eq!(response.json()["error"], "temporarily_unavailable");
-    assert!(!response.body.contains("went away"), "{response:?}");
-}
-
-#[tokio::test]
-async fn a_subject_with_other_requests_waiting_is_rejected_with_503() {
-    for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Closed] {
-        let crowded = StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait").with_crowded();
-        let layer = failing_layer_with(crowded, [Rule::new("api", burst(9)).with_on_failure(policy)], false).0;
-        let response = send(&app(layer), request_with_key("k1")).await;
-        assert_eq!((response.status, response.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, Some("1")));
-        assert_eq!(response.json()["error"], "overloaded", "{policy:?}");
-    }
-}
-
-#[tokio::test]
-async fn an_overloaded_instance_decides_by_the_whole_limit_even_if_the_rule_is_open() {
-    let overloaded = StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait");
-    let rule = Rule::new("api", burst(1)).with_on_failure(OnFailure::Open);
-    let app = app(failing_layer_with(overloaded, [rule], false).0);
-    assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::OK);
-    assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
 #[tokio::test]

@@ -12,7 +12,8 @@ use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
-use tidegate::{HeldLease, Limit, ManualClock, MemoryStore, Rate, Rule, RuleSet};
+use tidegate::grants::HeldLease;
+use tidegate::{Limit, ManualClock, MemoryStore, Rate, Rule, RuleSet};
 use tidegate_tower::{Handle, LeaseLost, LimitLayer};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
@@ -41,7 +42,7 @@ fn layer_with(rules: impl IntoIterator<Item = Rule>) -> (LimitLayer<Store>, Manu
 fn free(handle: &Handle<Store>) -> u64 {
     let limiter = handle.limiter();
     let plan = limiter.plan(&tidegate::Request::new("")).with_peek();
-    limiter.check_plan_now(&plan).checks()[0].outcome().remaining
+    limiter.plans().check_now(&plan).checks()[0].outcome().remaining
 }
 
 type FrameSender = mpsc::UnboundedSender<Result<&'static str, std::io::Error>>;
@@ -155,27 +156,6 @@ async fn a_service_that_fails_panics_or_is_cancelled_releases_its_slot() {
     cancelled.abort();
     assert!(cancelled.await.unwrap_err().is_cancelled());
     assert_eq!((free(&handle), handle.held_leases()), (1, 0));
-}
-
-/// The first lease starts the task that renews them all.
-#[tokio::test]
-async fn a_slot_is_renewed_as_long_as_the_response_lasts() {
-    let (layer, clock) = one_slot();
-    let handle = layer.handle();
-    let (frames, body) = streamed_body();
-    let mut response = respond(&layer, body).await;
-    // The body outlives the layer.
-    drop(layer);
-    for _ in 0..20 {
-        wait_until(|| clock.pending_sleeps() == 1).await;
-        clock.advance(LEASE / 3);
-    }
-    wait_until(|| clock.pending_sleeps() == 1).await;
-    assert_eq!((free(&handle), handle.lost_leases()), (0, 0));
-    frames.send(Ok("the end")).unwrap();
-    assert!(response.frame().await.unwrap().is_ok());
-    drop(response);
-    assert_eq!(free(&handle), 1);
 }
 
 #[tokio::test]

@@ -5,8 +5,9 @@ use axum::extract::Request;
 use axum::routing::get;
 use http::StatusCode;
 use tidegate::http::{HeaderPolicy, ResetFormat};
+use tidegate::rules::UsageKind;
 use tidegate::spi::Store;
-use tidegate::{OnFailure, Rule, UsageKind};
+use tidegate::{OnFailure, Rule};
 use tidegate_tower::{LimitLayer, ReservedTokens, TokenUsage, UsageReport};
 
 use crate::layer::{TestResponse, app, burst, limiter, request_with_key, send, wait_until};
@@ -85,7 +86,7 @@ async fn tokens_are_committed_in_every_layer() {
         let remaining = || {
             [&inner, &outer].map(|limiter| {
                 let plan = limiter.plan(&tidegate::Request::new("")).with_peek();
-                limiter.check_plan_now(&plan).remaining().unwrap()
+                limiter.plans().check_now(&plan).remaining().unwrap()
             })
         };
         let page = get(async move |mut request: Request| {

@@ -120,7 +120,7 @@ async fn a_layer_says_whether_a_rule_that_applies_reads_the_body() {
     ];
     let layer = LimitLayer::new(limiter(rules));
     let need = |layer: &LimitLayer<_>, media_type: &str| {
-        layer.body_need(&Request::post("/").header("content-type", media_type).body(()).unwrap().into_parts().0)
+        layer.body_need(&mut Request::post("/").header("content-type", media_type).body(()).unwrap().into_parts().0)
     };
     assert_eq!(need(&layer, "application/json"), BodyNeed::None);
     assert_eq!(need(&layer.clone().with_action("new"), "application/json"), BodyNeed::Shadow);

@@ -6,7 +6,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use http::StatusCode;
-use tidegate::{Costs, Ending, GrantError, MemoryStore, Request, Rule};
+use tidegate::grants::{Costs, GrantError};
+use tidegate::{Ending, MemoryStore, Request, Rule};
 use tidegate_tower::{Handle, LimitLayer};
 use tokio::sync::Notify;
 

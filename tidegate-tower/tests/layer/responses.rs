@@ -6,7 +6,8 @@ use axum::Router;
 use axum::routing::get;
 use http::StatusCode;
 use tidegate::http::{HeaderPolicy, ResetFormat};
-use tidegate::{Limit, Period, Periods, Rate, Rule, RuleMode};
+use tidegate::limits::{Period, Periods};
+use tidegate::{Limit, Rate, Rule, RuleMode};
 use tidegate_tower::LimitLayer;
 
 use crate::layer::{START, app, burst, limiter, request_with_key, send};

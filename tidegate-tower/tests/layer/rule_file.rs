@@ -8,6 +8,7 @@ use axum::routing::{any, post};
 use axum::{Extension, Router};
 use http::request::Builder;
 use http::{Request, StatusCode};
+use tidegate::spi::BodyNeed;
 use tidegate::{Limiter, ManualClock, MemoryStore, RuleSet};
 use tidegate_rules::RuleFile;
 use tidegate_tower::{AssumedBodySize, BufferBody, Handle, LimitLayer};
@@ -50,6 +51,33 @@ fn app_and_handle() -> (Router, Handle<Arc<MemoryStore>>) {
 
 fn rules(text: &str) -> RuleSet {
     RuleFile::parse("rules.yaml", text).unwrap().rules().clone()
+}
+
+/// A body must be read, or streamed, for the request that is decided and forwarded.
+#[test]
+fn whether_a_body_is_read_depends_on_the_canonical_path() {
+    let body_rule = |id: &str, path: &str| {
+        format!(
+            " - {{ id: {id}, match: {{ path: '{path}' }}, per: ['body:account'], token_bucket: {{ capacity: 1, refill: 1/h }} }}\n"
+        )
+    };
+    let text = format!("version: 1\nrules:\n{}{}", body_rule("files", "/files/*"), body_rule("login", "/login"));
+    let layer = LimitLayer::new(Limiter::new(rules(&text), MemoryStore::new()));
+    let need = |layer: &LimitLayer<_>, target: &str| {
+        let (mut parts, ()) = Request::post(target).body(()).unwrap().into_parts();
+        (layer.body_need(&mut parts), parts.uri.to_string())
+    };
+    let canonical = layer.clone().with_canonical_paths(true);
+    for (target, expected) in [
+        ("/files/../login?a", (BodyNeed::Enforced, "/login?a")),
+        ("/files/../public", (BodyNeed::None, "/public")),
+        ("/files/x%2F..", (BodyNeed::Enforced, "/files/x%2F..")),
+        ("/a;b%2Fc\\login", (BodyNeed::None, "/a;b%2Fc\\login")),
+    ] {
+        let (body_need, uri) = need(&canonical, target);
+        assert_eq!((body_need, uri.as_str()), expected, "{target}");
+    }
+    assert_eq!(need(&layer, "/files/../public"), (BodyNeed::Enforced, "/files/../public".to_owned()));
 }
 
 fn from_peer(peer: &str, request: Builder) -> Builder {

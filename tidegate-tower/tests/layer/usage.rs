@@ -7,7 +7,8 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::routing::get;
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule, UsageKind};
+use tidegate::rules::UsageKind;
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule};
 use tidegate_tower::{LimitLayer, TokenUsage, UsageReport};
 use tower::ServiceExt;
 
@@ -21,7 +22,7 @@ fn rules() -> [Rule; 3] {
 /// What is left under each rule.
 fn remaining(limiter: &Limiter<Arc<MemoryStore>>) -> Vec<u64> {
     let plan = limiter.plan(&tidegate::Request::new("")).with_peek();
-    limiter.check_plan_now(&plan).checks().iter().map(|check| check.outcome().remaining).collect()
+    limiter.plans().check_now(&plan).checks().iter().map(|check| check.outcome().remaining).collect()
 }
 
 /// A service that hands its report to `serve`.

@@ -30,8 +30,10 @@
 
 use std::time::Duration;
 
+use super::lua::{LuaFunction, LuaInput};
 use super::sliding_log::current;
-use super::{DecidedTake, Op, OpResult, Outcome, Take};
+use super::value::parse_list;
+use super::{DecidedTake, Effect, Kind, Op, Outcome, State, Take, TakePosition};
 use crate::Timestamp;
 use crate::limit::{LimitError, MAX_CONCURRENCY, whole_micros};
 
@@ -45,9 +47,18 @@ pub struct Concurrency {
     lease: u64,
 }
 
+/// The state of a concurrency limit: all of it, or what a script replies in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConcurrencyState {
+    /// The held slots.
+    Slots(Slots),
+    /// Their summary for one owner.
+    Summary(ConcurrencySummary),
+}
+
 /// The held slots, the longest not renewed first, and the sum of their weights. Some may have run out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConcurrencyState {
+pub struct Slots {
     slots: Vec<Slot>,
     used: u64,
 }
@@ -61,10 +72,10 @@ struct Slot {
     weight: u64,
 }
 
-/// A change of a [`ConcurrencyState`]: removes the first slots, optionally moves those after `at` back to it, and edits the slot of
+/// A change of [`Slots`]: removes the first slots, optionally moves those after `at` back to it, and edits the slot of
 /// an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConcurrencyChange {
+pub(crate) struct SlotsChange {
     evict: u32,
     rebase: bool,
     edit: SlotEdit,
@@ -83,7 +94,7 @@ enum SlotEdit {
     Resize,
 }
 
-/// The parts of a state that an outcome needs. Scripts reply with this instead of all slots.
+/// What an outcome needs of the slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConcurrencySummary {
     /// The weights held.
@@ -118,9 +129,11 @@ impl Concurrency {
     }
 
     /// The summary of the slots for a take of `owner` at `now`.
-    pub(crate) fn summary(&self, state: Option<&ConcurrencyState>, now: Timestamp, owner: u64) -> ConcurrencySummary {
-        let Some(state) = state else {
-            return ConcurrencySummary::default();
+    fn summary(&self, state: Option<&ConcurrencyState>, now: Timestamp, owner: u64) -> ConcurrencySummary {
+        let state = match state {
+            None => return ConcurrencySummary::default(),
+            Some(ConcurrencyState::Summary(summary)) => return *summary,
+            Some(ConcurrencyState::Slots(state)) => state,
         };
         let now = current(state.newest(), now);
         let (evict, used) = self.outdated(state, now);
@@ -129,13 +142,13 @@ impl Concurrency {
     }
 
     /// The number of slots that have run out, and the weights still held.
-    fn outdated(&self, state: &ConcurrencyState, now: u64) -> (usize, u64) {
+    fn outdated(&self, state: &Slots, now: u64) -> (usize, u64) {
         let outdated = state.slots.iter().take_while(|slot| slot.at + self.lease <= now);
         outdated.fold((0, state.used), |(evict, used), slot| (evict + 1, used - slot.weight))
     }
 }
 
-impl ConcurrencyState {
+impl Slots {
     fn newest(&self) -> u64 {
         self.slots.last().map_or(0, |slot| slot.at)
     }
@@ -146,9 +159,8 @@ impl ConcurrencyState {
         held.find(|slot| owner > 0 && slot.owner == owner).map_or(0, |slot| slot.weight)
     }
 
-    /// Applies a change that [`apply`] returned.
-    pub(crate) fn commit(&mut self, change: &ConcurrencyChange) {
-        let ConcurrencyChange { evict, rebase, edit, at, owner, weight } = *change;
+    fn commit(&mut self, change: &SlotsChange) {
+        let SlotsChange { evict, rebase, edit, at, owner, weight } = *change;
         self.slots.drain(..(evict as usize).min(self.slots.len()));
         if rebase {
             self.slots.iter_mut().for_each(|slot| slot.at = slot.at.min(at));
@@ -167,100 +179,145 @@ impl ConcurrencyState {
     }
 }
 
-/// Decides `op` on `state`. Twin: `concurrency.lua`.
-pub fn apply(
-    state: Option<&ConcurrencyState>,
-    limit: &Concurrency,
-    now: Timestamp,
-    op: Op,
-) -> OpResult<ConcurrencyChange> {
-    let newest = state.map_or(0, ConcurrencyState::newest);
-    let now = current(newest, now);
-    let (evict, used) = state.map_or((0, 0), |state| limit.outdated(state, now));
-    let own = |owner: u64| state.map_or(0, |state| state.weight_of(owner, evict));
-    // There is at most one slot for each unit of the limit, so the cast is lossless.
-    let (evict, rebase) = (evict as u32, newest > now);
-    let change = |edit, owner, weight| ConcurrencyChange { evict, rebase, edit, at: now, owner, weight };
-    match op {
-        Op::Take(take) if take.total() == 0 => OpResult::admitted(None),
-        Op::Take(take) if take.total() <= limit.max.saturating_sub(used - own(take.owner)) => {
-            OpResult::admitted(Some(change(SlotEdit::Place, take.owner, take.total())))
+impl Kind for Concurrency {
+    type State<'s> = &'s ConcurrencyState;
+    type Change = SlotsChange;
+
+    const LUA: LuaFunction = LuaFunction {
+        number: 6,
+        name: "concurrency",
+        text: include_str!("concurrency.lua"),
+        needs: "",
+        numbers: 4,
+        refund_numbers: 0,
+    };
+
+    fn state(state: &State) -> Option<&ConcurrencyState> {
+        if let State::Leases(state) = state { Some(state) } else { None }
+    }
+
+    fn create(change: SlotsChange) -> State {
+        let mut slots = Slots::default();
+        slots.commit(&change);
+        State::Leases(Box::new(ConcurrencyState::Slots(slots)))
+    }
+
+    fn edit(state: &mut State, change: SlotsChange) {
+        if let State::Leases(state) = state
+            && let ConcurrencyState::Slots(slots) = &mut **state
+        {
+            slots.commit(&change);
         }
-        Op::Take(_) => OpResult::denied(rebase.then(|| change(SlotEdit::Keep, 0, 0))),
-        Op::Charge { .. } => OpResult::admitted(None),
-        Op::Hold(_) => OpResult::denied(None),
-        Op::Refund { cost, position } => {
-            let (owner, held) = (position.index(), own(position.index()));
-            if held == 0 || cost == 0 {
-                return OpResult::denied(None);
+    }
+
+    fn apply(&self, state: Option<&ConcurrencyState>, now: Timestamp, op: Op) -> Effect<SlotsChange> {
+        let state = match state {
+            None => None,
+            Some(ConcurrencyState::Slots(slots)) => Some(slots),
+            Some(ConcurrencyState::Summary(_)) => return Effect::denied(None),
+        };
+        let newest = state.map_or(0, Slots::newest);
+        let now = current(newest, now);
+        let (evict, used) = state.map_or((0, 0), |state| self.outdated(state, now));
+        let own = |owner: u64| state.map_or(0, |state| state.weight_of(owner, evict));
+        // There is at most one slot for each unit of the limit, so the cast is lossless.
+        let (evict, rebase) = (evict as u32, newest > now);
+        let change = |edit, owner, weight| SlotsChange { evict, rebase, edit, at: now, owner, weight };
+        match op {
+            Op::Take(take) if take.total() == 0 => Effect::admitted(None),
+            Op::Take(take) if take.total() <= self.max.saturating_sub(used - own(take.owner)) => {
+                Effect::admitted(Some(change(SlotEdit::Place, take.owner, take.total())))
             }
-            OpResult::admitted(Some(change(SlotEdit::Resize, owner, held.saturating_sub(cost))))
+            Op::Take(_) => Effect::denied(rebase.then(|| change(SlotEdit::Keep, 0, 0))),
+            Op::Charge { .. } | Op::Fill { .. } => Effect::admitted(None),
+            Op::Refund { cost, position } => {
+                let (owner, held) = (position.index(), own(position.index()));
+                if held == 0 || cost == 0 {
+                    return Effect::denied(None);
+                }
+                Effect::admitted(Some(change(SlotEdit::Resize, owner, held.saturating_sub(cost))))
+            }
+            Op::Renew { position, weight } => match (position.index(), own(position.index())) {
+                (owner, 0) if owner > 0 && weight > 0 && weight <= self.max.saturating_sub(used) => {
+                    Effect::admitted(Some(change(SlotEdit::Place, owner, weight)))
+                }
+                (_, 0) => Effect::denied(None),
+                (owner, _) if used > self.max => Effect::denied(Some(change(SlotEdit::Resize, owner, 0))),
+                (owner, held) => Effect::admitted(Some(change(SlotEdit::Place, owner, held))),
+            },
+            Op::Hold(_) | Op::Strike => Effect::denied(None),
         }
-        Op::Renew { position, weight } => match (position.index(), own(position.index())) {
-            (owner, 0) if owner > 0 && weight > 0 && weight <= limit.max.saturating_sub(used) => {
-                OpResult::admitted(Some(change(SlotEdit::Place, owner, weight)))
-            }
-            (_, 0) => OpResult::denied(None),
-            (owner, _) if used > limit.max => OpResult::denied(Some(change(SlotEdit::Resize, owner, 0))),
-            (owner, held) => OpResult::admitted(Some(change(SlotEdit::Place, owner, held))),
-        },
     }
-}
 
-/// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `concurrency.lua`.
-pub fn room(state: Option<&ConcurrencyState>, limit: &Concurrency, now: Timestamp, take: Take) -> u64 {
-    let ConcurrencySummary { used, own, .. } = limit.summary(state, now, take.owner);
-    let left = limit.max.saturating_sub(used - own);
-    left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
-}
-
-/// The outcome for the caller, from the summary of the slots before the decision.
-pub fn outcome(summary: ConcurrencySummary, limit: &Concurrency, now: Timestamp, decided: DecidedTake) -> Outcome {
-    let ConcurrencySummary { mut used, own, mut newest } = summary;
-    let total = decided.take.total();
-    if decided.consumed && total > 0 {
-        used = used.saturating_sub(own) + total;
-        newest = current(newest, now);
+    fn room(&self, state: Option<&ConcurrencyState>, now: Timestamp, take: Take) -> u64 {
+        let ConcurrencySummary { used, own, .. } = self.summary(state, now, take.owner);
+        let left = self.max.saturating_sub(used - own);
+        left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
     }
-    let after = |at: u64| Duration::from_micros((at + limit.lease).saturating_sub(now.as_micros()));
-    Outcome {
-        remaining: limit.max.saturating_sub(used),
-        retry_after: (!decided.admitted && total <= limit.max).then_some(RETRY),
-        reset_after: if used > 0 { after(newest) } else { Duration::ZERO },
-        ..decided.outcome(limit.max)
-    }
-}
 
-/// The first instant, in microseconds, at which `state` is equivalent to none.
-pub fn expiry(state: &ConcurrencyState, limit: &Concurrency) -> u64 {
-    if state.used > 0 { state.newest() + limit.lease } else { 0 }
+    fn outcome(&self, state: Option<&ConcurrencyState>, now: Timestamp, decided: DecidedTake) -> Outcome {
+        let ConcurrencySummary { mut used, own, mut newest } = self.summary(state, now, decided.take.owner);
+        let total = decided.take.total();
+        if decided.consumed && total > 0 {
+            used = used.saturating_sub(own) + total;
+            newest = current(newest, now);
+        }
+        let after = |at: u64| Duration::from_micros((at + self.lease).saturating_sub(now.as_micros()));
+        Outcome {
+            remaining: self.max.saturating_sub(used),
+            retry_after: (!decided.admitted && total <= self.max).then_some(RETRY),
+            reset_after: if used > 0 { after(newest) } else { Duration::ZERO },
+            ..decided.outcome(self.max)
+        }
+    }
+
+    fn position(&self, _: Option<&ConcurrencyState>, _: Timestamp, take: Take) -> TakePosition {
+        TakePosition::from_index(take.owner)
+    }
+
+    /// 0 if nothing is held.
+    fn expiry(&self, state: &ConcurrencyState) -> u64 {
+        let (used, newest) = match state {
+            ConcurrencyState::Slots(slots) => (slots.used, slots.newest()),
+            ConcurrencyState::Summary(summary) => (summary.newest, summary.newest),
+        };
+        if used > 0 { newest + self.lease } else { 0 }
+    }
+
+    /// The summary that is replied.
+    fn decode(&self, value: &[u8]) -> Option<State> {
+        let [used, own, newest] = <[u64; 3]>::try_from(parse_list(value)?).ok()?;
+        Some(State::Leases(Box::new(ConcurrencyState::Summary(ConcurrencySummary { used, own, newest }))))
+    }
+
+    fn push_numbers(&self, input: LuaInput, _: impl FnOnce() -> Timestamp, mut push: impl FnMut(f64)) {
+        for number in [input.cost, input.position.index(), self.max, self.lease] {
+            push(number as f64);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::TakePosition;
     use crate::plan::LeaseOwner;
+    use crate::{Limit, algorithm};
 
     const LEASE: Duration = Duration::from_secs(30);
     const NOON: Timestamp = Timestamp::from_micros(1_790_000_400_000_000);
 
-    struct Slots {
+    struct Subject {
         limit: Concurrency,
-        state: Option<ConcurrencyState>,
+        state: Option<State>,
     }
 
-    impl Slots {
+    impl Subject {
         fn new(max: u64) -> Self {
             Self { limit: Concurrency::new(max, LEASE).unwrap(), state: None }
         }
 
         fn apply(&mut self, now: Timestamp, op: Op) -> bool {
-            let result = apply(self.state.as_ref(), &self.limit, now, op);
-            if let Some(change) = result.change {
-                self.state.get_or_insert_default().commit(&change);
-            }
-            result.admitted
+            algorithm::apply(&mut self.state, &Limit::Concurrency(self.limit), now, op).admitted
         }
 
         fn take(&mut self, now: Timestamp, weight: u64, owner: u64) -> bool {
@@ -281,13 +338,13 @@ mod tests {
         }
 
         fn used(&self, now: Timestamp) -> u64 {
-            self.limit.summary(self.state.as_ref(), now, 0).used
+            self.limit.summary(self.state.as_ref().and_then(Concurrency::state), now, 0).used
         }
     }
 
     #[test]
     fn an_owner_that_takes_again_replaces_its_slot() {
-        let mut slots = Slots::new(3);
+        let mut slots = Subject::new(3);
         assert!(slots.take(NOON, 2, 7) && slots.take(NOON, 3, 7) && slots.take(NOON, 1, 7));
         assert_eq!(slots.used(NOON), 1);
         assert!(slots.take(NOON, 2, 8) && !slots.take(NOON, 2, 7));
@@ -296,7 +353,7 @@ mod tests {
 
     #[test]
     fn slots_without_an_owner_are_held_until_they_run_out() {
-        let mut slots = Slots::new(3);
+        let mut slots = Subject::new(3);
         assert!((0..3).all(|_| slots.take(NOON, 1, 0)) && !slots.take(NOON, 1, 0));
         assert!(!slots.release(NOON, 0, 1));
         assert!(!slots.renew(NOON, 0) && !slots.renew_or_retake(NOON, 0, 1));
@@ -305,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_slot_can_be_released() {
-        let mut slots = Slots::new(10);
+        let mut slots = Subject::new(10);
         assert!(slots.take(NOON, 6, 1));
         assert!(slots.release(NOON, 1, 4));
         assert_eq!(slots.used(NOON), 2);
@@ -317,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_the_store_has_lost_is_taken_again_if_it_fits() {
-        let mut slots = Slots::new(5);
+        let mut slots = Subject::new(5);
         assert!(!slots.renew(NOON, 1) && slots.renew_or_retake(NOON, 1, 3));
         assert!(slots.renew_or_retake(NOON, 1, 5), "a slot that is held keeps its weight");
         assert!(!slots.renew_or_retake(NOON, 2, 3) && slots.renew_or_retake(NOON, 3, 2));
@@ -331,7 +388,7 @@ mod tests {
     #[test]
     fn renewals_above_a_lowered_limit_give_slots_up_until_it_holds() {
         for (max, kept) in [(4, 2), (5, 2), (3, 1), (0, 0)] {
-            let mut slots = Slots::new(8);
+            let mut slots = Subject::new(8);
             assert!((1..=4).all(|owner| slots.take(NOON, 2, owner)));
             slots.limit = Concurrency::new(max, LEASE).unwrap();
             let held = (1..=4).filter(|owner| slots.renew(NOON.plus(LEASE / 2), *owner)).count();
@@ -341,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_back_ends_no_lease_early_and_lengthens_none_by_more_than_a_lease() {
-        let mut slots = Slots::new(2);
+        let mut slots = Subject::new(2);
         assert!(slots.take(NOON, 1, 1) && slots.take(NOON, 1, 2));
         let back = Timestamp::from_micros(NOON.as_micros() - 3_600_000_000);
         assert!(!slots.take(back, 1, 3));

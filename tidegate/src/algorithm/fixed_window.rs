@@ -13,9 +13,12 @@
 //! The state is the index of a window and the units counted in it. A refund subtracts from the window of its take, as long as that is
 //! the current one.
 
-use super::{CLOCK_MARGIN_MICROS, Calendar, DecidedTake, Op, OpResult, Outcome, Take};
+use super::lua::{LuaFunction, LuaInput};
+use super::value::{NUMBER_BOUND, split_number};
+use super::{CLOCK_MARGIN_MICROS, Calendar, DecidedTake, Effect, Kind, Op, Outcome, State, Take, TakePosition};
+use crate::Timestamp;
 use crate::limit::{LimitError, whole_micros};
-use crate::{Timestamp, Window};
+use crate::limits::Window;
 use std::time::Duration;
 
 /// The parameters of a fixed window.
@@ -96,55 +99,105 @@ impl FixedWindow {
     }
 }
 
-/// Decides `op` on `state`. Twin: `fixed_window.lua`.
-pub fn apply(
-    state: Option<FixedWindowState>,
-    limit: &FixedWindow,
-    now: Timestamp,
-    op: Op,
-) -> OpResult<FixedWindowState> {
-    let (current, rebased) = limit.normalize(state, now);
-    let left = limit.left(current);
-    let with = |count: u64| Some(FixedWindowState { count, ..current });
-    match op {
-        Op::Take(take) if take.total() == 0 => OpResult::admitted(None),
-        Op::Take(take) if take.total() <= left => OpResult::admitted(with(current.count + take.total())),
-        Op::Take(_) => OpResult::denied(if rebased { with(current.count) } else { None }),
-        Op::Charge { cost, .. } => {
-            let counted = cost.min(left);
-            OpResult::admitted(if counted > 0 { with(current.count + counted) } else { None })
+impl Kind for FixedWindow {
+    type State<'s> = FixedWindowState;
+    type Change = FixedWindowState;
+
+    const LUA: LuaFunction = LuaFunction {
+        number: 3,
+        name: "fixed_window",
+        text: include_str!("fixed_window.lua"),
+        needs: "",
+        numbers: 4,
+        refund_numbers: 0,
+    };
+
+    fn state(state: &State) -> Option<FixedWindowState> {
+        if let State::Window(state) = state { Some(*state) } else { None }
+    }
+
+    fn create(change: FixedWindowState) -> State {
+        State::Window(change)
+    }
+
+    fn apply(&self, state: Option<FixedWindowState>, now: Timestamp, op: Op) -> Effect<FixedWindowState> {
+        let (current, rebased) = self.normalize(state, now);
+        let left = self.left(current);
+        let with = |count: u64| Some(FixedWindowState { count, ..current });
+        match op {
+            Op::Take(take) if take.total() == 0 => Effect::admitted(None),
+            Op::Take(take) if take.total() <= left => Effect::admitted(with(current.count + take.total())),
+            Op::Take(_) => Effect::denied(if rebased { with(current.count) } else { None }),
+            Op::Charge { cost, .. } | Op::Fill { cost } => {
+                let counted = cost.min(left);
+                Effect::admitted(if counted > 0 { with(current.count + counted) } else { None })
+            }
+            Op::Refund { cost, position } => {
+                let back = if current.index == position.index() { cost.min(current.count) } else { 0 };
+                Effect::admitted(if back > 0 { with(current.count - back) } else { None })
+            }
+            // Nothing of it is held.
+            Op::Renew { .. } | Op::Hold(_) | Op::Strike => Effect::denied(None),
         }
-        // Nothing of it is held.
-        Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
-        Op::Refund { cost, position } => {
-            let back = if current.index == position.index() { cost.min(current.count) } else { 0 };
-            OpResult::admitted(if back > 0 { with(current.count - back) } else { None })
+    }
+
+    fn room(&self, state: Option<FixedWindowState>, now: Timestamp, take: Take) -> u64 {
+        let (current, _) = self.normalize(state, now);
+        self.left(current).checked_div(take.cost).unwrap_or(take.units).min(take.units)
+    }
+
+    fn outcome(&self, state: Option<FixedWindowState>, now: Timestamp, decided: DecidedTake) -> Outcome {
+        let (mut current, _) = self.normalize(state, now);
+        if decided.consumed {
+            current.count += decided.take.total();
+        }
+        let end = Duration::from_micros(self.start_of(current.index + 1) - now.as_micros());
+        Outcome {
+            remaining: self.left(current),
+            retry_after: (!decided.admitted && decided.take.total() <= self.limit).then_some(end),
+            reset_after: if current.count > 0 { end } else { Duration::ZERO },
+            ..decided.outcome(self.limit)
         }
     }
-}
 
-/// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `fixed_window.lua`.
-pub fn room(state: Option<FixedWindowState>, limit: &FixedWindow, now: Timestamp, take: Take) -> u64 {
-    let (current, _) = limit.normalize(state, now);
-    limit.left(current).checked_div(take.cost).unwrap_or(take.units).min(take.units)
-}
-
-/// The outcome for the caller, from the state before the decision.
-pub fn outcome(state: Option<FixedWindowState>, limit: &FixedWindow, now: Timestamp, decided: DecidedTake) -> Outcome {
-    let (mut current, _) = limit.normalize(state, now);
-    if decided.consumed {
-        current.count += decided.take.total();
+    fn position(&self, state: Option<FixedWindowState>, now: Timestamp, _: Take) -> TakePosition {
+        TakePosition::from_index(self.normalize(state, now).0.index)
     }
-    let end = Duration::from_micros(limit.start_of(current.index + 1) - now.as_micros());
-    Outcome {
-        remaining: limit.left(current),
-        retry_after: (!decided.admitted && decided.take.total() <= limit.limit).then_some(end),
-        reset_after: if current.count > 0 { end } else { Duration::ZERO },
-        ..decided.outcome(limit.limit)
+
+    fn expiry(&self, state: FixedWindowState) -> u64 {
+        self.start_of(state.index + 1)
+    }
+
+    fn period_start(&self, state: Option<FixedWindowState>, now: Timestamp) -> u64 {
+        self.start_of(self.normalize(state, now).0.index)
+    }
+
+    fn decode(&self, value: &[u8]) -> Option<State> {
+        let width = if self.window_micros() < 1_000_000 { 16 } else { 10 };
+        let (count, index) = split_number(value, width)?;
+        (self.start_of(index) < NUMBER_BOUND).then_some(State::Window(FixedWindowState { index, count }))
+    }
+
+    fn push_numbers(&self, input: LuaInput, _: impl FnOnce() -> Timestamp, mut push: impl FnMut(f64)) {
+        for number in [input.cost, input.position.index(), self.limit] {
+            push(number as f64);
+        }
+        push(self.calendar.number() as f64);
     }
 }
 
-/// The first instant, in microseconds, at which `state` is equivalent to none.
-pub fn expiry(state: FixedWindowState, limit: &FixedWindow) -> u64 {
-    limit.start_of(state.index + 1)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2^53 microseconds end in June 2255.
+    #[test]
+    fn calendar_windows_are_decoded_up_to_the_largest_number() {
+        for (window, last) in [(Window::MONTH, 285 * 12 + 5), (Window::YEAR, 285)] {
+            let limit = FixedWindow::new(9, window).unwrap();
+            let decode = |index: u64| limit.decode(format!("7{index:010}").as_bytes());
+            let expected = State::Window(FixedWindowState { index: last, count: 7 });
+            assert_eq!((decode(last), decode(last + 1), decode(9_999_999_999)), (Some(expected), None, None));
+        }
+    }
 }

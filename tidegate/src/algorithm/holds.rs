@@ -52,16 +52,15 @@ mod hold_list;
 mod tests;
 
 use super::concurrency::RETRY;
-use super::sliding_log::current;
 use super::{
-    AdjustmentOutcome, Change, DecidedTake, HoldOp, Op, OpResult, Outcome, State, StateView, Take, TakePosition,
+    AdjustmentOutcome, DecidedTake, Effect, FractionalMicros, HoldOp, Op, OpResult, Outcome, State, Take, TakePosition,
 };
 use crate::ledger::GateHold;
 use crate::limit::MAX_AMOUNT;
 use crate::{Limit, Timestamp};
-pub(crate) use hold_list::HoldEvent;
-use hold_list::{CurrentHolds, Hold, HoldEdit, Holds};
-pub use hold_list::{HoldStatus, HoldsChange, HoldsSummary, stored_summary};
+pub(super) use hold_list::HoldsChange;
+use hold_list::{CurrentHolds, Hold, HoldEdit, HoldList, Holds};
+pub use hold_list::{HoldStatus, HoldsSummary, stored_summary};
 
 /// The largest number of open and remembered holds under one key.
 pub const MAX_RESERVATIONS: usize = 1_024;
@@ -79,11 +78,6 @@ impl StateWithHolds {
         self.inner.as_ref()
     }
 
-    /// The same state with another one of the limit.
-    pub(super) fn around(inner: Option<State>) -> Self {
-        Self { inner, holds: Holds::default() }
-    }
-
     /// The same holds beside another state of the limit.
     pub(crate) fn with_inner(&self, inner: Option<State>) -> Self {
         Self { inner, holds: self.holds.clone() }
@@ -91,41 +85,44 @@ impl StateWithHolds {
 
     /// The state of a quota and its reservations, as the ledger knows them.
     pub(crate) fn from_ledger(inner: Option<State>, holds: &[GateHold]) -> Self {
-        Self { inner, holds: Holds::from_ledger(holds) }
+        Self { inner, holds: Holds::List(HoldList::from_ledger(holds)) }
     }
 
-    /// The state of the limit, if no holds are left beside it.
-    pub(super) fn into_inner(self) -> Result<State, Self> {
+    /// The state of a limit beside the holds of which a script has replied with a summary: the units that others hold, and when the last
+    /// hold runs out, in microseconds; 0 if there is none.
+    pub fn from_reply(inner: Option<State>, held: u64, ends: u64) -> Self {
+        Self { inner, holds: Holds::Summary { held, ends } }
+    }
+
+    /// The state after `change`. Without holds, it is that of the limit.
+    fn changed(mut self, limit: &Limit, now: Timestamp, change: HoldsChange) -> State {
+        if let Some(op) = change.inner {
+            super::apply(&mut self.inner, limit, now, op);
+        }
+        if let Holds::List(holds) = &mut self.holds {
+            holds.commit(&change);
+        }
         match self {
-            Self { inner: Some(inner), holds } if holds.entries.is_empty() => Ok(inner),
-            with_holds => Err(with_holds),
+            Self { inner: Some(inner), holds } if holds.is_empty() => inner,
+            with_holds => State::WithHolds(Box::new(with_holds)),
         }
-    }
-
-    /// Applies a change that [`apply`] returned.
-    pub(super) fn commit(&mut self, mut change: HoldsChange) {
-        if let Some(inner) = change.inner.take() {
-            match &mut self.inner {
-                Some(state) => state.commit(inner),
-                None => self.inner = Some(State::new(inner)),
-            }
-        }
-        self.holds.commit(&change);
     }
 
     /// The first instant, in microseconds, at which it is equivalent to none.
     pub(super) fn expiry(&self, limit: &Limit) -> u64 {
         let inner = self.inner.as_ref().map_or(0, |inner| super::expiry(inner, limit));
-        if self.holds.entries.is_empty() { inner } else { inner.max(self.holds.newest() + self.holds.ttl) }
+        inner.max(self.holds.last_end())
     }
 }
 
 /// The state of the limit, without holds.
+#[inline(always)]
 pub(super) fn limit_state(state: Option<&State>) -> Option<&State> {
     split(state).0
 }
 
 /// The state of the limit, and the holds.
+#[inline(always)]
 fn split(state: Option<&State>) -> (Option<&State>, Option<&Holds>) {
     match state {
         Some(State::WithHolds(state)) => (state.inner.as_ref(), Some(&state.holds)),
@@ -133,30 +130,57 @@ fn split(state: Option<&State>) -> (Option<&State>, Option<&Holds>) {
     }
 }
 
+/// The state after `op` without a previous one; `None` if it changes nothing.
+#[cold]
+pub(super) fn create(limit: &Limit, now: Timestamp, op: Op) -> Option<State> {
+    let change = decide(None, limit, now, op).change?;
+    Some(StateWithHolds::default().changed(limit, now, change))
+}
+
+/// Applies `op` to a state with holds, or a [`HoldOp`] to any.
+#[cold]
+pub(super) fn apply(state: &mut State, limit: &Limit, now: Timestamp, op: Op) -> OpResult {
+    let effect = decide(Some(state), limit, now, op);
+    let result = effect.result();
+    if let Some(change) = effect.change {
+        let before = match std::mem::replace(state, State::Bucket(FractionalMicros::default())) {
+            State::WithHolds(state) => *state,
+            inner => StateWithHolds { inner: Some(inner), ..StateWithHolds::default() },
+        };
+        *state = before.changed(limit, now, change);
+    }
+    result
+}
+
 /// Decides `op` on a state with holds, or a [`HoldOp`] on any. Twin: `holds.lua`.
-pub(super) fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> OpResult<Change> {
+#[cold]
+pub(super) fn decide(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Effect<HoldsChange> {
     let (inner, holds) = split(state);
     let held = Holds::at(holds, inner, limit, now);
     let CurrentHolds { clock, since, is_stale, .. } = held;
-    let change = |inner, edit| Change::Holds(Box::new(HoldsChange { inner, clock, since, edit }));
-    let result = |admitted: bool, inner: Option<Change>, edit: HoldEdit| {
+    // The operation on the state of the limit, if it changes that.
+    let result = |admitted: bool, inner: Option<Op>, edit: HoldEdit| {
         let is_changed = inner.is_some() || edit != HoldEdit::Keep || is_stale;
-        OpResult { admitted, change: is_changed.then(|| change(inner, edit)) }
+        Effect { admitted, change: is_changed.then_some(HoldsChange { inner, clock, since, edit }) }
     };
     match op {
         Op::Take(take) if holds.is_some() => {
-            let OpResult { admitted, change } = held.decide(inner, limit, now, take);
-            result(admitted, change, HoldEdit::Keep)
+            let OpResult { admitted, changes } = held.decide(inner, limit, now, take);
+            result(admitted, changes.then_some(op), HoldEdit::Keep)
         }
-        Op::Hold(op) if !limit.keeps_holds() => without_holds(state, limit, now, op),
+        Op::Hold(op) if !limit.keeps_holds() => {
+            let Some(op) = without_holds(limit, op) else { return result(true, None, HoldEdit::Keep) };
+            let OpResult { admitted, changes } = super::decide(inner, limit, now, op);
+            result(admitted, changes.then_some(op), HoldEdit::Keep)
+        }
         Op::Hold(HoldOp::Reserve { take, ttl_micros: ttl }) => {
             match status_in(holds, clock, take.owner) {
                 HoldStatus::Absent => {}
                 status => return result(status == HoldStatus::Open(take.total()), None, HoldEdit::Keep),
             }
-            let OpResult { admitted, change } = held.decide(inner, limit, now, take);
+            let OpResult { admitted, changes } = held.decide(inner, limit, now, take);
             if !admitted || !holds.is_none_or(|holds| holds.has_room(clock)) {
-                return result(false, change.filter(|_| !admitted), HoldEdit::Keep);
+                return result(false, (changes && !admitted).then_some(Op::Take(take)), HoldEdit::Keep);
             }
             result(true, None, HoldEdit::Place { owner: take.owner, units: take.total(), ttl })
         }
@@ -168,16 +192,15 @@ pub(super) fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op
             if !hold.is_open() {
                 return result(hold.status == HoldStatus::Committed(cost), None, HoldEdit::Keep);
             }
-            let charge = super::charge_at(inner, limit, now, cost, hold.at.min(clock), since);
-            let charged = charge.and_then(|charge| {
-                let charge = match position.overflow_bucket() {
-                    Some(_) => super::without_debt(inner, limit, now, charge),
-                    None => charge,
-                };
-                super::apply(inner, limit, now, charge).change
+            let at = hold.at.min(clock);
+            let late = (at < since).then(|| super::late_position(inner, limit, now, at));
+            let charge = late.unwrap_or(Some(TakePosition::default())).map(|charged_at| {
+                let charge = Op::Charge { cost, position: charged_at };
+                if position.overflow_bucket().is_some() { charge.without_debt() } else { charge }
             });
+            let charge = charge.filter(|charge| super::decide(inner, limit, now, *charge).changes);
             let remembered = position.is_keyed_hold().then_some(HoldStatus::Committed(cost));
-            result(true, charged, HoldEdit::End { owner, remembered })
+            result(true, charge, HoldEdit::End { owner, remembered })
         }
         Op::Hold(HoldOp::Release { position }) => {
             let owner = position.index();
@@ -189,36 +212,33 @@ pub(super) fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op
                 status => result(status == HoldStatus::Released, None, HoldEdit::Keep),
             }
         }
-        op => {
-            let OpResult { admitted, change } = super::apply(inner, limit, now, op);
-            match change {
-                Some(inner) => result(admitted, Some(inner), HoldEdit::Keep),
-                None => OpResult { admitted, change: None },
-            }
-        }
+        op => match super::decide(inner, limit, now, op) {
+            OpResult { admitted, changes: true } => result(admitted, Some(op), HoldEdit::Keep),
+            OpResult { admitted, changes: false } => Effect { admitted, change: None },
+        },
     }
 }
 
 impl CurrentHolds {
     /// Decides a take of the limit beside the holds. The change is that of the limit.
-    fn decide(&self, inner: Option<&State>, limit: &Limit, now: Timestamp, take: Take) -> OpResult<Change> {
-        let alone = super::apply(inner, limit, now, Op::Take(take));
+    fn decide(&self, inner: Option<&State>, limit: &Limit, now: Timestamp, take: Take) -> OpResult {
+        let alone = super::decide(inner, limit, now, Op::Take(take));
         if !alone.admitted || self.held == 0 || take.total() == 0 {
             return alone;
         }
-        let with_held = Take::one(take.total().saturating_add(self.held));
-        if super::apply(inner, limit, now, Op::Take(with_held)).admitted { alone } else { OpResult::denied(None) }
+        let with_held = Op::Take(Take::one(take.total().saturating_add(self.held)));
+        let admitted = super::decide(inner, limit, now, with_held).admitted;
+        OpResult { admitted, changes: admitted && alone.changes }
     }
 }
 
-/// A reservation under a limit that keeps no holds.
-fn without_holds(state: Option<&State>, limit: &Limit, now: Timestamp, op: HoldOp) -> OpResult<Change> {
-    match (op, limit) {
-        (HoldOp::Reserve { take, .. }, _) => super::apply(state, limit, now, Op::Take(take)),
-        (HoldOp::Commit { position, .. } | HoldOp::Release { position }, Limit::Concurrency(_)) => {
-            super::apply(state, limit, now, Op::Refund { cost: MAX_AMOUNT, position })
+/// What a reservation is under a limit that keeps no holds. `None` if nothing.
+fn without_holds(limit: &Limit, op: HoldOp) -> Option<Op> {
+    match op {
+        HoldOp::Reserve { take, .. } => Some(Op::Take(take)),
+        HoldOp::Commit { position, .. } | HoldOp::Release { position } => {
+            limit.has_slots().then_some(Op::Refund { cost: MAX_AMOUNT, position })
         }
-        _ => OpResult::admitted(None),
     }
 }
 
@@ -262,32 +282,41 @@ pub fn ending(status: HoldStatus, op: HoldOp) -> AdjustmentOutcome {
 pub fn held(state: Option<&State>, limit: &Limit, now: Timestamp, owner: u64) -> Option<u64> {
     let (inner, holds) = split(state);
     let held = Holds::at(holds, inner, limit, now);
+    // A summary is that of others.
     let own = holds?.find(owner, held.clock).filter(|hold| owner > 0 && hold.at >= held.since);
     Some(held.held - own.map_or(0, Hold::open_units))
 }
 
 /// The open holds of all owners.
 pub fn summary(state: Option<&State>, now: Timestamp) -> HoldsSummary {
-    let holds = split(state).1;
-    holds.map_or_else(HoldsSummary::default, |holds| holds.summary(current(holds.newest(), now)))
+    match split(state).1 {
+        Some(Holds::List(holds)) => holds.summary(now),
+        _ => HoldsSummary::default(),
+    }
+}
+
+/// When the last hold runs out, in microseconds; 0 if there is none.
+pub fn last_end(state: Option<&State>) -> u64 {
+    split(state).1.map_or(0, Holds::last_end)
 }
 
 /// The outcome for the caller beside holds, from the state of the limit before the decision.
-pub fn outcome(view: &StateView<'_>, held: u64, limit: &Limit, now: Timestamp, decided: DecidedTake) -> Outcome {
+pub fn outcome(state: Option<&State>, held: u64, limit: &Limit, now: Timestamp, decided: DecidedTake) -> Outcome {
     let total = decided.take.total();
-    let alone = super::outcome(view, limit, now, DecidedTake { consumed: false, ..decided });
-    let fits_alone = match limit {
+    let state = limit_state(state);
+    let alone = super::outcome(state, limit, now, DecidedTake { consumed: false, ..decided });
+    let fits_alone = || match state {
+        Some(state) if state.is_summary() => total <= alone.remaining,
         // Grace does not count as remaining.
-        Limit::Quota(quota) => super::quota::apply(view.quota(), quota, now, Op::Take(decided.take)).admitted,
-        _ => total <= alone.remaining,
+        state => super::decide(state, limit, now, Op::Take(decided.take)).admitted,
     };
     let retry_after = match alone.retry_after {
-        Some(_) if fits_alone => Some(RETRY),
+        Some(_) if fits_alone() => Some(RETRY),
         retry => retry,
     };
     let taken = if decided.consumed { held.saturating_add(total) } else { held };
     let after = DecidedTake { take: Take::one(taken.min(MAX_AMOUNT)), admitted: true, consumed: true };
-    let after = super::outcome(view, limit, now, after);
+    let after = super::outcome(state, limit, now, after);
     Outcome { admitted: decided.admitted, retry_after, in_grace: decided.admitted && after.in_grace, ..after }
 }
 

@@ -18,10 +18,12 @@
 
 use std::time::Duration;
 
-use super::{DecidedTake, FractionalMicros, Op, OpResult, Outcome, Take, token_bucket};
+use super::lua::{LuaFunction, LuaInput};
+use super::token_bucket::{TokenBucket, TokenBucketState};
+use super::value::parse_moment;
+use super::{DecidedTake, Effect, FractionalMicros, Kind, Op, Outcome, State, Take, TakePosition};
 use crate::limit::{LimitError, MAX_AMOUNT};
 use crate::{Rate, Timestamp};
-use token_bucket::{TokenBucket, TokenBucketState};
 
 /// The parameters of a leaky bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,60 +69,89 @@ impl LeakyBucket {
     }
 }
 
-/// Decides `op` on `state`. Twin: `leaky_bucket.lua`.
-pub fn apply(
-    state: Option<LeakyBucketState>,
-    limit: &LeakyBucket,
-    now: Timestamp,
-    op: Op,
-) -> OpResult<LeakyBucketState> {
-    match op {
-        Op::Take(take) if take.total() > 0 && limit.wait(state, now) > take.max_delay_micros => {
-            let (slot, rebased) = limit.normalize(state, now);
-            OpResult::denied(rebased.then_some(slot))
-        }
-        // Only the last place can be refunded: a later request already waits behind any other. An empty queue has forgotten it.
-        Op::Refund { position, .. } if state != Some(position.slot()) => {
-            OpResult { admitted: limit.wait(state, now) == 0, change: None }
-        }
-        Op::Refund { cost, position } => {
-            let (slot, span, floor) =
-                (position.slot(), limit.bucket.span(cost), FractionalMicros::whole(now.as_micros()));
-            let freed = if slot > span { slot.minus(span, limit.drain().amount()) } else { floor };
-            OpResult::admitted(Some(freed.max(floor)))
-        }
-        op => token_bucket::apply(state.map(TokenBucketState::from), &limit.bucket, now, op).map(|state| state.full),
-    }
-}
+impl Kind for LeakyBucket {
+    type State<'s> = LeakyBucketState;
+    type Change = LeakyBucketState;
 
-/// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `leaky_bucket.lua`.
-pub fn room(state: Option<LeakyBucketState>, limit: &LeakyBucket, now: Timestamp, take: Take) -> u64 {
-    if take.cost > 0 && limit.wait(state, now) > take.max_delay_micros {
-        return 0;
-    }
-    token_bucket::room(state.map(TokenBucketState::from), &limit.bucket, now, take)
-}
+    const LUA: LuaFunction = LuaFunction {
+        number: 2,
+        name: "leaky_bucket",
+        text: include_str!("leaky_bucket.lua"),
+        needs: include_str!("token_bucket.lua"),
+        numbers: 8,
+        refund_numbers: 0,
+    };
 
-/// The outcome for the caller, from the state before the decision.
-pub fn outcome(state: Option<LeakyBucketState>, limit: &LeakyBucket, now: Timestamp, decided: DecidedTake) -> Outcome {
-    let mut outcome = token_bucket::outcome(state.map(TokenBucketState::from), &limit.bucket, now, decided);
-    let Take { cost, max_delay_micros, .. } = decided.take;
-    let wait = limit.wait(state, now);
-    if decided.admitted && cost > 0 {
-        outcome.delay = Duration::from_micros(wait);
+    fn state(state: &State) -> Option<LeakyBucketState> {
+        TokenBucket::state(state).map(|state| state.full)
     }
-    if !decided.admitted && wait > max_delay_micros && decided.take.total() <= limit.bucket.capacity() {
-        // The time until the delay is acceptable.
-        let excess_wait = Duration::from_micros(wait - max_delay_micros);
-        outcome.retry_after = Some(outcome.retry_after.unwrap_or_default().max(excess_wait));
-    }
-    if outcome.reset_after > Duration::from_micros(max_delay_micros) {
-        outcome.remaining = 0; // another request would have to wait longer than this caller accepts
-    }
-    outcome
-}
 
-/// The first instant, in microseconds, at which `state` is equivalent to none.
-pub fn expiry(state: LeakyBucketState) -> u64 {
-    state.ceil()
+    fn create(change: LeakyBucketState) -> State {
+        State::Bucket(change)
+    }
+
+    fn apply(&self, state: Option<LeakyBucketState>, now: Timestamp, op: Op) -> Effect<LeakyBucketState> {
+        match op {
+            Op::Take(take) if take.total() > 0 && self.wait(state, now) > take.max_delay_micros => {
+                let (slot, rebased) = self.normalize(state, now);
+                Effect::denied(rebased.then_some(slot))
+            }
+            // Only the last place can be refunded: a later request already waits behind any other. An empty queue has forgotten it.
+            Op::Refund { position, .. } if state != Some(position.slot()) => {
+                Effect { admitted: self.wait(state, now) == 0, change: None }
+            }
+            Op::Refund { cost, position } => {
+                let (slot, span, floor) =
+                    (position.slot(), self.bucket.span(cost), FractionalMicros::whole(now.as_micros()));
+                let freed = if slot > span { slot.minus(span, self.drain().amount()) } else { floor };
+                Effect::admitted(Some(freed.max(floor)))
+            }
+            op => self.bucket.apply(state.map(TokenBucketState::from), now, op).map(|state| state.full),
+        }
+    }
+
+    fn room(&self, state: Option<LeakyBucketState>, now: Timestamp, take: Take) -> u64 {
+        if take.cost > 0 && self.wait(state, now) > take.max_delay_micros {
+            return 0;
+        }
+        self.bucket.room(state.map(TokenBucketState::from), now, take)
+    }
+
+    fn outcome(&self, state: Option<LeakyBucketState>, now: Timestamp, decided: DecidedTake) -> Outcome {
+        let mut outcome = self.bucket.outcome(state.map(TokenBucketState::from), now, decided);
+        let Take { cost, max_delay_micros, .. } = decided.take;
+        let wait = self.wait(state, now);
+        if decided.admitted && cost > 0 {
+            outcome.delay = Duration::from_micros(wait);
+        }
+        if !decided.admitted && wait > max_delay_micros && decided.take.total() <= self.bucket.capacity() {
+            // The time until the delay is acceptable.
+            let excess_wait = Duration::from_micros(wait - max_delay_micros);
+            outcome.retry_after = Some(outcome.retry_after.unwrap_or_default().max(excess_wait));
+        }
+        if outcome.reset_after > Duration::from_micros(max_delay_micros) {
+            outcome.remaining = 0; // another request would have to wait longer than this caller accepts
+        }
+        outcome
+    }
+
+    fn position(&self, state: Option<LeakyBucketState>, now: Timestamp, take: Take) -> TakePosition {
+        let taken = self.bucket.apply(state.map(TokenBucketState::from), now, Op::Take(take)).change;
+        taken.map_or_else(TakePosition::default, |state| TakePosition::from_slot(state.full))
+    }
+
+    fn expiry(&self, state: LeakyBucketState) -> u64 {
+        state.ceil()
+    }
+
+    fn decode(&self, value: &[u8]) -> Option<State> {
+        parse_moment(value).map(State::Bucket)
+    }
+
+    fn push_numbers(&self, input: LuaInput, _: impl FnOnce() -> Timestamp, mut push: impl FnMut(f64)) {
+        self.bucket.push_bucket_numbers(input.cost, &mut push);
+        push(input.max_delay());
+        push(input.position.slot().micros as f64);
+        push(input.position.slot().part as f64);
+    }
 }

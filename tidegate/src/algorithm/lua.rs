@@ -2,26 +2,86 @@
 //!
 //! Each file defines one local function with the name of the limit and the signature described in `ops.lua`.
 
+use super::Kind;
+use super::TakePosition;
+use super::concurrency::Concurrency;
+use super::fixed_window::FixedWindow;
+use super::leaky_bucket::LeakyBucket;
+use super::penalty::Penalty;
+use super::quota::Quota;
+use super::sliding_log::SlidingLog;
+use super::sliding_window::SlidingWindow;
+use super::token_bucket::TokenBucket;
+use crate::limit::with_kind;
+use crate::{Limit, Timestamp};
+
 /// The comment that describes the signature. It comes first in every script.
 const OPS: &str = include_str!("ops.lua");
-/// `token_bucket`
-pub const TOKEN_BUCKET: &str = include_str!("token_bucket.lua");
-/// `leaky_bucket`, which needs [`TOKEN_BUCKET`] before it.
-pub const LEAKY_BUCKET: &str = include_str!("leaky_bucket.lua");
-/// `fixed_window`
-pub const FIXED_WINDOW: &str = include_str!("fixed_window.lua");
-/// `sliding_log`
-pub const SLIDING_LOG: &str = include_str!("sliding_log.lua");
-/// `sliding_window`
-pub const SLIDING_WINDOW: &str = include_str!("sliding_window.lua");
-/// `concurrency`
-pub const CONCURRENCY: &str = include_str!("concurrency.lua");
-/// `quota`
-pub const QUOTA: &str = include_str!("quota.lua");
 /// `holds`, which runs another limit beside the holds of reservations.
 pub const HOLDS: &str = include_str!("holds.lua");
-/// `penalty`
-pub const PENALTY: &str = include_str!("penalty.lua");
+
+/// The functions of all limits, each after the one that it calls.
+pub const FUNCTIONS: [LuaFunction; 8] = [
+    TokenBucket::LUA,
+    LeakyBucket::LUA,
+    FixedWindow::LUA,
+    SlidingLog::LUA,
+    SlidingWindow::LUA,
+    Concurrency::LUA,
+    Penalty::LUA,
+    Quota::LUA,
+];
+
+/// The Lua function of a limit.
+#[derive(Clone, Copy, Debug)]
+pub struct LuaFunction {
+    /// Its place among [all](FUNCTIONS), from 1.
+    pub number: usize,
+    /// Its name.
+    pub name: &'static str,
+    /// The text that defines it.
+    pub text: &'static str,
+    /// The text of the function that it calls.
+    pub needs: &'static str,
+    /// How many numbers it takes after `units` for a decision.
+    pub numbers: usize,
+    /// How many more for an adjustment.
+    pub refund_numbers: usize,
+}
+
+/// What the numbers of a function depend on, beside the limit.
+#[derive(Clone, Copy, Debug)]
+pub struct LuaInput {
+    /// The cost of one unit.
+    pub cost: u64,
+    /// The longest delay that is accepted, in microseconds; `None` for any.
+    pub max_delay_micros: Option<u64>,
+    /// Where the take to refund was consumed, or whose slot it is.
+    pub position: TakePosition,
+    /// Whether it is for an adjustment.
+    pub is_adjustment: bool,
+}
+
+/// The function of `limit`.
+pub fn function(limit: &Limit) -> LuaFunction {
+    const fn of<K: Kind>(_: &K) -> LuaFunction {
+        K::LUA
+    }
+    with_kind!(limit, kind => of(kind))
+}
+
+/// Passes the numbers that the function of `limit` takes after `units` to `push`. `now` is asked for quotas only.
+#[inline]
+pub fn push_numbers(limit: &Limit, input: LuaInput, now: impl FnOnce() -> Timestamp, push: impl FnMut(f64)) {
+    with_kind!(limit, kind => kind.push_numbers(input, now, push));
+}
+
+impl LuaInput {
+    /// The longest delay as a number; infinite for any.
+    pub(super) fn max_delay(&self) -> f64 {
+        self.max_delay_micros.filter(|micros| *micros < 1 << 53).map_or(f64::INFINITY, |micros| micros as f64)
+    }
+}
 
 /// The constants of the scripts: the operations, the clock margin, the maximum of what a bucket counts as returned, both in
 /// microseconds, the maxima of reservations and of counted strikes, the longest debt of a quota, the largest amount, and 2^53, the bound

@@ -1,4 +1,4 @@
-//! The limits: one pure function each, with its twin in Lua in the file beside it.
+//! The limits: each [`Kind`] has one file, with its twin in Lua beside it. Its heart is one pure function.
 //!
 //! ```text
 //! apply(state, limit, now, op)  →  admitted, change
@@ -22,6 +22,7 @@ pub mod concurrency;
 pub mod fixed_window;
 mod fractional_micros;
 pub mod holds;
+mod kind;
 pub mod leaky_bucket;
 pub mod lua;
 mod op;
@@ -30,18 +31,20 @@ pub mod quota;
 pub mod sliding_log;
 pub mod sliding_window;
 mod state;
-mod stored_state;
 pub mod token_bucket;
+mod value;
 
 pub(crate) use calendar::Calendar;
 pub use fractional_micros::FractionalMicros;
 pub(crate) use holds::StateWithHolds;
+pub(crate) use kind::Kind;
+pub(crate) use op::Effect;
 pub use op::{AdjustmentOutcome, HoldOp, Op, OpResult, Take, TakePosition};
-pub use state::{Change, State, StateView};
-pub use stored_state::StoredState;
+pub use state::State;
 
 use std::time::Duration;
 
+use crate::limit::with_kind;
 use crate::{Limit, Timestamp};
 
 /// How far a clock may step back without anything being forgotten. Keys are kept this much longer than their state is needed.
@@ -100,137 +103,88 @@ impl DecidedTake {
     }
 }
 
-/// Decides `op` on `state`.
+/// Decides `op` on `state`, and changes nothing.
 #[inline(always)]
-pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> OpResult<Change> {
+pub fn decide(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> OpResult {
+    #[inline(always)]
+    fn decide<K: Kind>(kind: &K, state: Option<&State>, now: Timestamp, op: Op) -> OpResult {
+        kind.apply(state.and_then(K::state), now, op).result()
+    }
     if matches!(state, Some(State::WithHolds(_))) || matches!(op, Op::Hold(_)) {
-        return holds::apply(state, limit, now, op);
+        return holds::decide(state, limit, now, op).result();
     }
-    match limit {
-        Limit::TokenBucket(limit) => {
-            token_bucket::apply(state.and_then(State::bucket), limit, now, op).map(Change::Bucket)
-        }
-        Limit::LeakyBucket(limit) => {
-            leaky_bucket::apply(state.and_then(State::slot), limit, now, op).map(|slot| Change::Bucket(slot.into()))
-        }
-        Limit::FixedWindow(limit) => {
-            fixed_window::apply(state.and_then(State::window), limit, now, op).map(Change::Window)
-        }
-        Limit::SlidingLog(limit) => sliding_log::apply(state.and_then(State::log), limit, now, op).map(Change::Log),
-        Limit::SlidingWindow(limit) => sliding_window::apply(state.and_then(State::slices), limit, now, op)
-            .map(|slices| Change::Slices(Box::new(slices))),
-        Limit::Concurrency(limit) => {
-            concurrency::apply(state.and_then(State::leases), limit, now, op).map(Change::Leases)
-        }
-        Limit::Quota(limit) => quota::apply(state.and_then(State::quota), limit, now, op).map(Change::Quota),
-        Limit::Penalty(penalty) => {
-            penalty::apply(state.and_then(State::penalty), penalty, now, op).map(Change::Penalty)
-        }
-    }
+    with_kind!(limit, kind => decide(kind, state, now, op))
+}
+
+/// Decides `op` on `state`, and changes it, or makes one.
+pub fn apply(state: &mut Option<State>, limit: &Limit, now: Timestamp, op: Op) -> OpResult {
+    let Some(state) = state else {
+        let result = decide(None, limit, now, op);
+        *state = State::new(limit, now, op);
+        return result;
+    };
+    state.apply(limit, now, op)
 }
 
 /// The largest number of units, up to `take.units`, that would be admitted.
 pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) -> u64 {
+    fn room<K: Kind>(kind: &K, state: Option<&State>, now: Timestamp, take: Take) -> u64 {
+        kind.room(state.and_then(K::state), now, take)
+    }
     if let Some(State::WithHolds(state)) = state {
         return holds::room(state, limit, now, take);
     }
-    match limit {
-        Limit::TokenBucket(limit) => token_bucket::room(state.and_then(State::bucket), limit, now, take),
-        Limit::LeakyBucket(limit) => leaky_bucket::room(state.and_then(State::slot), limit, now, take),
-        Limit::FixedWindow(limit) => fixed_window::room(state.and_then(State::window), limit, now, take),
-        Limit::SlidingLog(limit) => sliding_log::room(state.and_then(State::log), limit, now, take),
-        Limit::SlidingWindow(limit) => sliding_window::room(state.and_then(State::slices), limit, now, take),
-        Limit::Concurrency(limit) => concurrency::room(state.and_then(State::leases), limit, now, take),
-        Limit::Quota(limit) => quota::room(state.and_then(State::quota), limit, now, take),
-        Limit::Penalty(penalty) => penalty::room(state.and_then(State::penalty), penalty, now, take),
-    }
+    with_kind!(limit, kind => room(kind, state, now, take))
 }
 
-/// The same operation, but a charge makes no debt: it consumes at most what is left. So a denied request counts where each check counts on
-/// its own, since its client could add to the debt without end; and so do charges to an overflow bucket, since others share it.
-pub fn without_debt(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Op {
-    match (limit, op) {
-        (Limit::Quota(_), Op::Charge { cost, .. }) => {
-            // Like any charge, it does not depend on what others hold.
-            let cost = room(holds::limit_state(state), limit, now, Take::new(1, cost));
-            Op::Charge { cost, position: TakePosition::default() }
-        }
-        _ => op,
-    }
-}
-
-/// The outcome for the caller, from the state before the decision.
+/// The outcome for the caller, from the state before the decision. Holds are not part of it.
 #[inline(always)]
-pub fn outcome(view: &StateView<'_>, limit: &Limit, now: Timestamp, decided: DecidedTake) -> Outcome {
-    match limit {
-        Limit::TokenBucket(limit) => token_bucket::outcome(view.bucket(), limit, now, decided),
-        Limit::LeakyBucket(limit) => leaky_bucket::outcome(view.slot(), limit, now, decided),
-        Limit::FixedWindow(limit) => fixed_window::outcome(view.window(), limit, now, decided),
-        Limit::SlidingLog(limit) => sliding_log::outcome(view.log(), limit, now, decided),
-        Limit::SlidingWindow(limit) => sliding_window::outcome(view.slices(), limit, now, decided),
-        Limit::Concurrency(limit) => concurrency::outcome(view.leases(), limit, now, decided),
-        Limit::Quota(limit) => quota::outcome(view.quota(), limit, now, decided),
-        Limit::Penalty(penalty) => penalty::outcome(view.penalty(), penalty, now, decided),
+pub fn outcome(state: Option<&State>, limit: &Limit, now: Timestamp, decided: DecidedTake) -> Outcome {
+    #[inline(always)]
+    fn outcome<K: Kind>(kind: &K, state: Option<&State>, now: Timestamp, decided: DecidedTake) -> Outcome {
+        kind.outcome(state.and_then(K::state), now, decided)
     }
+    let state = holds::limit_state(state);
+    with_kind!(limit, kind => outcome(kind, state, now, decided))
 }
 
 /// Where a take is consumed, for a later refund.
 #[inline(always)]
-pub fn position(view: &StateView<'_>, limit: &Limit, now: Timestamp, take: Take) -> TakePosition {
-    match limit {
-        Limit::TokenBucket(limit) => token_bucket::position(view.bucket(), limit, now, take),
-        Limit::LeakyBucket(limit) => token_bucket::apply(view.bucket(), limit.bucket(), now, Op::Take(take))
-            .change
-            .map_or_else(TakePosition::default, |state| TakePosition::from_slot(state.full)),
-        Limit::FixedWindow(limit) => TakePosition::from_index(limit.normalize(view.window(), now).0.index),
-        Limit::SlidingLog(_) => TakePosition::from_index(sliding_log::current(view.log().newest, now)),
-        Limit::SlidingWindow(limit) => TakePosition::from_index(limit.normalize(view.slices(), now).state.index),
-        Limit::Concurrency(_) => TakePosition::from_index(take.owner),
-        Limit::Quota(limit) => TakePosition::from_index(limit.normalize(view.quota(), now).0.index),
-        // It consumes nothing.
-        Limit::Penalty(_) => TakePosition::default(),
+pub fn position(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) -> TakePosition {
+    #[inline(always)]
+    fn position<K: Kind>(kind: &K, state: Option<&State>, now: Timestamp, take: Take) -> TakePosition {
+        kind.position(state.and_then(K::state), now, take)
     }
-}
-
-/// The first instant, in microseconds, of the window that counts now. 0 for limits without windows of the clock or the calendar.
-fn period_start(state: Option<&State>, limit: &Limit, now: Timestamp) -> u64 {
-    match limit {
-        Limit::FixedWindow(limit) => {
-            let (window, _) = limit.normalize(state.and_then(State::window), now);
-            limit.start_of(window.index)
-        }
-        Limit::Quota(limit) => limit.start_at(now),
-        _ => 0,
-    }
-}
-
-/// The charge of a cost that was reserved at `at`. `since` is the [start](period_start) of the current window. `None` if the window in
-/// which it was reserved is over.
-fn charge_at(state: Option<&State>, limit: &Limit, now: Timestamp, cost: u64, at: u64, since: u64) -> Option<Op> {
-    let position = match limit {
-        Limit::FixedWindow(_) if at < since => return None,
-        Limit::Quota(quota) if at < since => quota.late_position(state.and_then(State::quota), now, at),
-        _ => TakePosition::default(),
-    };
-    Some(Op::Charge { cost, position })
+    let state = holds::limit_state(state);
+    with_kind!(limit, kind => position(kind, state, now, take))
 }
 
 /// The first instant, in microseconds, at which `state` is equivalent to none.
 #[inline(always)]
 pub fn expiry(state: &State, limit: &Limit) -> u64 {
-    match (state, limit) {
-        (State::Bucket(full), _) => full.ceil(),
-        (State::RefundedBucket(state), Limit::TokenBucket(limit)) => token_bucket::expiry(**state, limit),
-        (State::Window(window), Limit::FixedWindow(limit)) => fixed_window::expiry(*window, limit),
-        (State::Log(log), Limit::SlidingLog(limit)) => sliding_log::expiry(log, limit),
-        (State::Slices(slices), Limit::SlidingWindow(limit)) => sliding_window::expiry(slices, limit),
-        (State::Leases(leases), Limit::Concurrency(limit)) => concurrency::expiry(leases, limit),
-        (state @ (State::Quota { .. } | State::QuotaWithDebt(_)), Limit::Quota(limit)) => {
-            state.quota().map_or(0, |state| quota::expiry(state, limit))
-        }
-        (State::Penalty(state), Limit::Penalty(penalty)) => penalty::expiry(*state, penalty),
-        (State::WithHolds(state), _) => state.expiry(limit),
-        // Unreachable: the name of a key contains the kind of limit. Such a state counts as expired.
-        _ => 0,
+    #[inline(always)]
+    fn expiry<K: Kind>(kind: &K, state: &State) -> u64 {
+        // A state of another kind counts as expired.
+        K::state(state).map_or(0, |state| kind.expiry(state))
     }
+    if let State::WithHolds(state) = state {
+        return state.expiry(limit);
+    }
+    with_kind!(limit, kind => expiry(kind, state))
+}
+
+/// The first instant, in microseconds, of the period that counts now. 0 for limits without periods of the clock or the calendar.
+fn period_start(state: Option<&State>, limit: &Limit, now: Timestamp) -> u64 {
+    fn period_start<K: Kind>(kind: &K, state: Option<&State>, now: Timestamp) -> u64 {
+        kind.period_start(state.and_then(K::state), now)
+    }
+    with_kind!(limit, kind => period_start(kind, state, now))
+}
+
+/// Where a charge counts for what was held at `at`, before the [period](period_start) of now. `None` if nowhere.
+fn late_position(state: Option<&State>, limit: &Limit, now: Timestamp, at: u64) -> Option<TakePosition> {
+    fn late_position<K: Kind>(kind: &K, state: Option<&State>, now: Timestamp, at: u64) -> Option<TakePosition> {
+        kind.late_position(state.and_then(K::state), now, at)
+    }
+    with_kind!(limit, kind => late_position(kind, state, now, at))
 }

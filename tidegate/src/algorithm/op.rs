@@ -19,6 +19,12 @@ pub enum Op {
         /// Other limits count it now.
         position: TakePosition,
     },
+    /// Consumes at most what is left, so it makes no debt. A denied request that counts does so, since its client could add to the debt
+    /// without end; and so do charges to an overflow bucket, since others share it.
+    Fill {
+        /// The cost to consume.
+        cost: u64,
+    },
     /// Gives back what a take consumed, as far as it is still missing. It never exceeds the limit.
     Refund {
         /// The cost to give back, at most the one that was consumed.
@@ -33,6 +39,8 @@ pub enum Op {
         /// The weight with which a slot that is absent is taken again, if it fits; 0 if it must not be.
         weight: u64,
     },
+    /// Counts a denial by the limits of the rule. Nothing during a block, and under other limits than a penalty.
+    Strike,
     /// Makes or ends the hold of a reservation.
     Hold(HoldOp),
 }
@@ -100,12 +108,29 @@ pub struct TakePosition {
 
 /// The result of an [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpResult<C> {
+pub struct OpResult {
     /// Whether a take is admitted, or a slot renewed. False for the refund of a place in a queue that has others behind it, and of a slot
     /// that is not held. Otherwise true.
     pub admitted: bool,
-    /// The change to write, if any. For a denied take it is a state that was rebased.
-    pub change: Option<C>,
+    /// Whether it changes the state. A denied take does if the state was rebased.
+    pub changes: bool,
+}
+
+/// What an [`Op`] does: the result, and the change to write, if any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Effect<C> {
+    pub(super) admitted: bool,
+    pub(super) change: Option<C>,
+}
+
+impl Op {
+    /// The same operation, but a charge makes no debt.
+    pub const fn without_debt(self) -> Self {
+        match self {
+            Self::Charge { cost, .. } => Self::Fill { cost },
+            op => op,
+        }
+    }
 }
 
 impl Take {
@@ -245,7 +270,7 @@ impl TakePosition {
     }
 }
 
-impl<C> OpResult<C> {
+impl<C> Effect<C> {
     pub(super) const fn admitted(change: Option<C>) -> Self {
         Self { admitted: true, change }
     }
@@ -254,8 +279,12 @@ impl<C> OpResult<C> {
         Self { admitted: false, change }
     }
 
-    pub(super) fn map<D>(self, into: impl FnOnce(C) -> D) -> OpResult<D> {
-        OpResult { admitted: self.admitted, change: self.change.map(into) }
+    pub(super) const fn result(&self) -> OpResult {
+        OpResult { admitted: self.admitted, changes: self.change.is_some() }
+    }
+
+    pub(super) fn map<D>(self, into: impl FnOnce(C) -> D) -> Effect<D> {
+        Effect { admitted: self.admitted, change: self.change.map(into) }
     }
 }
 

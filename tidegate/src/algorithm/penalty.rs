@@ -30,7 +30,9 @@
 
 use std::time::Duration;
 
-use super::{CLOCK_MARGIN_MICROS, DecidedTake, Op, OpResult, Outcome, Take};
+use super::lua::{LuaFunction, LuaInput};
+use super::value::split_number;
+use super::{CLOCK_MARGIN_MICROS, DecidedTake, Effect, Kind, Op, Outcome, State, Take, TakePosition};
 use crate::Timestamp;
 use crate::limit::{LimitError, MAX_AMOUNT, whole_micros};
 
@@ -50,12 +52,12 @@ pub(super) const MAX_STRIKES: u64 = 900;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::Penalty;
+/// use tidegate::limits::Penalty;
 ///
 /// let penalty = Penalty::new(3, Duration::from_secs(60), 2, Duration::from_secs(3600))?;
 /// let blocks = [1, 2, 3, 4, 5, 9].map(|strike| penalty.block_after(strike).as_secs());
 /// assert_eq!(blocks, [0, 0, 60, 120, 240, 3600]);
-/// # Ok::<(), tidegate::LimitError>(())
+/// # Ok::<(), tidegate::limits::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Penalty {
@@ -153,46 +155,80 @@ impl Penalty {
     }
 }
 
-/// Decides `op` on `state`: a take is admitted unless the subject is blocked. Twin: `penalty.lua`.
-pub fn apply(state: Option<PenaltyState>, penalty: &Penalty, now: Timestamp, op: Op) -> OpResult<PenaltyState> {
-    let (current, rebased) = penalty.normalize(state, now);
-    match op {
-        Op::Take(_) if penalty.left(current, now) > 0 => OpResult::denied(rebased.then_some(current)),
-        // There is nothing to charge or to give back.
-        _ => OpResult::admitted(None),
+impl Kind for Penalty {
+    type State<'s> = PenaltyState;
+    type Change = PenaltyState;
+
+    const LUA: LuaFunction = LuaFunction {
+        number: 7,
+        name: "penalty",
+        text: include_str!("penalty.lua"),
+        needs: "",
+        numbers: 4,
+        refund_numbers: 0,
+    };
+
+    fn state(state: &State) -> Option<PenaltyState> {
+        if let State::Penalty(state) = state { Some(*state) } else { None }
     }
-}
 
-/// The state after a strike; `None` during a block. Twin: `STRIKE` in `penalty.lua`.
-pub fn strike(state: Option<PenaltyState>, penalty: &Penalty, now: Timestamp) -> Option<PenaltyState> {
-    let (current, _) = penalty.normalize(state, now);
-    let strikes = (current.strikes + 1).min(MAX_STRIKES);
-    // A strike up to the clock margin ahead of now counts as current.
-    let ends = current.ends.max(now.as_micros()) + penalty.block_micros(strikes);
-    (penalty.left(current, now) == 0).then_some(PenaltyState { strikes, ends })
-}
-
-/// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `penalty.lua`.
-pub fn room(state: Option<PenaltyState>, penalty: &Penalty, now: Timestamp, take: Take) -> u64 {
-    if apply(state, penalty, now, Op::Take(take)).admitted { take.units } else { 0 }
-}
-
-/// The outcome for the caller, from the state before the decision, or after the strike.
-pub fn outcome(state: Option<PenaltyState>, penalty: &Penalty, now: Timestamp, decided: DecidedTake) -> Outcome {
-    let (current, _) = penalty.normalize(state, now);
-    let left = penalty.left(current, now);
-    let reset = if current.strikes > 0 { expiry(current, penalty).saturating_sub(now.as_micros()) } else { 0 };
-    Outcome {
-        remaining: if left > 0 { 0 } else { MAX_AMOUNT },
-        retry_after: (!decided.admitted).then(|| Duration::from_micros(left)),
-        reset_after: Duration::from_micros(reset),
-        ..decided.outcome(MAX_AMOUNT)
+    fn create(change: PenaltyState) -> State {
+        State::Penalty(change)
     }
-}
 
-/// The first instant, in microseconds, at which `state` is equivalent to none.
-pub const fn expiry(state: PenaltyState, penalty: &Penalty) -> u64 {
-    state.ends + penalty.max
+    /// A take is admitted unless the subject is blocked. There is nothing to charge or to give back. During a block, a strike changes
+    /// nothing.
+    fn apply(&self, state: Option<PenaltyState>, now: Timestamp, op: Op) -> Effect<PenaltyState> {
+        let (current, rebased) = self.normalize(state, now);
+        let is_blocked = self.left(current, now) > 0;
+        match op {
+            Op::Take(_) if is_blocked => Effect::denied(rebased.then_some(current)),
+            Op::Strike if !is_blocked => {
+                let strikes = (current.strikes + 1).min(MAX_STRIKES);
+                // A strike up to the clock margin ahead of now counts as current.
+                let ends = current.ends.max(now.as_micros()) + self.block_micros(strikes);
+                Effect::admitted(Some(PenaltyState { strikes, ends }))
+            }
+            _ => Effect::admitted(None),
+        }
+    }
+
+    fn room(&self, state: Option<PenaltyState>, now: Timestamp, take: Take) -> u64 {
+        if self.apply(state, now, Op::Take(take)).admitted { take.units } else { 0 }
+    }
+
+    /// From the state before the decision, or after the strike.
+    fn outcome(&self, state: Option<PenaltyState>, now: Timestamp, decided: DecidedTake) -> Outcome {
+        let (current, _) = self.normalize(state, now);
+        let left = self.left(current, now);
+        let reset = if current.strikes > 0 { self.expiry(current).saturating_sub(now.as_micros()) } else { 0 };
+        Outcome {
+            remaining: if left > 0 { 0 } else { MAX_AMOUNT },
+            retry_after: (!decided.admitted).then(|| Duration::from_micros(left)),
+            reset_after: Duration::from_micros(reset),
+            ..decided.outcome(MAX_AMOUNT)
+        }
+    }
+
+    /// It consumes nothing.
+    fn position(&self, _: Option<PenaltyState>, _: Timestamp, _: Take) -> TakePosition {
+        TakePosition::default()
+    }
+
+    fn expiry(&self, state: PenaltyState) -> u64 {
+        state.ends + self.max
+    }
+
+    fn decode(&self, value: &[u8]) -> Option<State> {
+        let (strikes, ends) = split_number(value, 16).filter(|_| (17..=19).contains(&value.len()))?;
+        Some(State::Penalty(PenaltyState { strikes, ends }))
+    }
+
+    fn push_numbers(&self, _: LuaInput, _: impl FnOnce() -> Timestamp, mut push: impl FnMut(f64)) {
+        for number in [self.after, self.block, self.factor, self.max] {
+            push(number as f64);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -210,14 +246,18 @@ mod tests {
     }
 
     fn is_blocked(state: PenaltyState, now: Timestamp) -> bool {
-        !apply(Some(state), &penalty(), now, Op::Take(Take::one(0))).admitted
+        !penalty().apply(Some(state), now, Op::Take(Take::one(0))).admitted
+    }
+
+    fn strike(state: Option<PenaltyState>, now: Timestamp) -> Option<PenaltyState> {
+        penalty().apply(state, now, Op::Strike).change
     }
 
     #[test]
     fn the_third_strike_begins_a_block_and_each_further_one_a_longer_block() {
         let (mut state, mut now) = (None, 0);
         for (strike_number, block) in [0, 0, 60, 120, 240, 480, 960, 1920, 3600, 3600].into_iter().enumerate() {
-            let struck = strike(state, &penalty(), seconds(now)).unwrap();
+            let struck = strike(state, seconds(now)).unwrap();
             assert_eq!(struck.strikes, strike_number as u64 + 1);
             assert_eq!(is_blocked(struck, seconds(now)), block > 0);
             assert!(block == 0 || is_blocked(struck, seconds(now + block - 1)));
@@ -229,38 +269,38 @@ mod tests {
     #[test]
     fn a_request_during_a_block_is_no_strike() {
         let blocked = PenaltyState { strikes: 3, ends: START + 60_000_000 };
-        assert_eq!(strike(Some(blocked), &penalty(), seconds(59)), None);
-        assert_eq!(strike(Some(blocked), &penalty(), seconds(60)).unwrap().strikes, 4);
+        assert_eq!(strike(Some(blocked), seconds(59)), None);
+        assert_eq!(strike(Some(blocked), seconds(60)).unwrap().strikes, 4);
     }
 
     #[test]
     fn strikes_are_forgotten_when_none_follows_within_the_longest_block() {
         let struck = PenaltyState { strikes: 5, ends: START };
-        let strikes = |now: Timestamp| strike(Some(struck), &penalty(), now).unwrap().strikes;
+        let strikes = |now: Timestamp| strike(Some(struck), now).unwrap().strikes;
         assert_eq!(strikes(Timestamp::from_micros(START + 3_600_000_000 - 1)), 6);
         assert_eq!(strikes(seconds(3600)), 1);
-        assert_eq!(expiry(struck, &penalty()), START + 3_600_000_000);
+        assert_eq!(penalty().expiry(struck), START + 3_600_000_000);
     }
 
     #[test]
     fn a_clock_that_was_set_back_restarts_the_block_but_never_shortens_it() {
         let state = PenaltyState { strikes: 3, ends: START + 1_000_000_000 };
-        let denied = apply(Some(state), &penalty(), seconds(0), Op::Take(Take::one(1)));
+        let denied = penalty().apply(Some(state), seconds(0), Op::Take(Take::one(1)));
         let rebased = PenaltyState { strikes: 3, ends: START + 60_000_000 };
-        assert_eq!(denied, OpResult { admitted: false, change: Some(rebased) });
+        assert_eq!(denied, Effect { admitted: false, change: Some(rebased) });
         let within_margin = PenaltyState { strikes: 3, ends: START + 62_000_000 };
-        let denied = apply(Some(within_margin), &penalty(), seconds(0), Op::Take(Take::one(1)));
-        assert_eq!(denied, OpResult { admitted: false, change: None });
+        let denied = penalty().apply(Some(within_margin), seconds(0), Op::Take(Take::one(1)));
+        assert_eq!(denied, Effect { admitted: false, change: None });
     }
 
     #[test]
     fn raised_parameters_help_at_once() {
         let blocked = PenaltyState { strikes: 3, ends: START + 60_000_000 };
         let lenient = Penalty::new(4, Duration::from_secs(60), 2, Duration::from_secs(3600)).unwrap();
-        assert!(apply(Some(blocked), &lenient, seconds(0), Op::Take(Take::one(1))).admitted);
+        assert!(lenient.apply(Some(blocked), seconds(0), Op::Take(Take::one(1))).admitted);
         let shorter = Penalty::new(3, Duration::from_secs(1), 2, Duration::from_secs(3600)).unwrap();
         let decided = DecidedTake { take: Take::one(1), admitted: false, consumed: false };
-        let outcome = outcome(Some(blocked), &shorter, seconds(0), decided);
+        let outcome = shorter.outcome(Some(blocked), seconds(0), decided);
         assert_eq!(outcome.retry_after, Some(Duration::from_secs(1)));
     }
 

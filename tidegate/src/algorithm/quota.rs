@@ -25,16 +25,18 @@
 //!
 //! A denial in debt writes the same state again. After H was lowered, the debt lasts longer than the state was to be kept.
 //!
-//! Neither a denied request that counts (`CountEach`) nor a charge to an overflow bucket makes debt (`without_debt`, `FILL` in Lua): a
+//! Neither a denied request that counts (`CountEach`) nor a charge to an overflow bucket makes debt ([`Op::Fill`]): a
 //! subject that is denied could add to its debt without end, and others who share the bucket would pay it.
 
 use std::time::Duration;
 
-use super::{DecidedTake, Op, OpResult, Outcome, Take, TakePosition};
-use crate::ledger::QuotaChange;
+use super::lua::{LuaFunction, LuaInput};
+use super::value::{split_list, split_number};
+use super::{DecidedTake, Effect, Kind, Op, Outcome, State, Take, TakePosition};
+use crate::Timestamp;
 use crate::limit::{LimitError, MAX_AMOUNT, MAX_WINDOW_MICROS};
+use crate::limits::Periods;
 use crate::periods::until;
-use crate::{Periods, Timestamp};
 
 /// How many periods one calendar may be ahead of another. Local times are up to 26 hours apart, so dates up to two days, and so are months
 /// which begin on the first and on the last day.
@@ -72,6 +74,19 @@ impl QuotaState {
             (0, 0, _) => format!("{used}{index:08},{previous}"),
             _ => format!("{used}{index:08},{previous},{debt},{carried}"),
         }
+    }
+
+    /// Reads such a value. `None` if no version of this library writes it.
+    pub fn decode(value: &[u8]) -> Option<Self> {
+        let (digits, more) = split_list(value)?;
+        let (used, index) = split_number(digits, 8)?;
+        let (previous, debt, carried) = match more[..] {
+            [] => (0, 0, 0),
+            [previous] => (previous, 0, 0),
+            [previous, debt, carried] => (previous, debt, carried),
+            _ => return None,
+        };
+        Some(Self { index, used, debt, previous, carried })
     }
 
     /// The state in the period `index` if nothing is consumed until then, under a quota with this amount and grace. Unchanged if that
@@ -198,19 +213,6 @@ impl Quota {
         state.used = state.used.saturating_sub(now - of_debt);
         state
     }
-
-    /// The first instant of the period of `now`. Reservations from before do not count.
-    pub(super) fn start_at(&self, now: Timestamp) -> u64 {
-        self.periods.bounds_at(now).starts[1]
-    }
-
-    /// The position of a charge for what was reserved at `at`, before the period of `now` began.
-    pub(super) fn late_position(&self, state: Option<QuotaState>, now: Timestamp, at: u64) -> TakePosition {
-        let bounds = self.periods.bounds_at(now);
-        // A period before the last one is forgotten, and so is the last one if the state is ahead: the cost counts now.
-        let is_known = at >= bounds.starts[0] && self.normalize(state, now).0.index == bounds.index;
-        if is_known { TakePosition::from_index(bounds.index.saturating_sub(1)) } else { TakePosition::default() }
-    }
 }
 
 /// Units used and debt after so many further periods, each of which pays up to the hard limit.
@@ -221,73 +223,128 @@ fn after(state: QuotaState, periods: u64, hard_limit: u64) -> (u64, u64) {
     (paid, owed - paid)
 }
 
-/// How a change from one state to another at `now` counts in the ledger.
-pub(crate) fn change_between(
-    before: Option<QuotaState>,
-    after: QuotaState,
-    limit: &Quota,
-    now: Timestamp,
-) -> QuotaChange {
-    let (before, _) = limit.normalize(before, now);
-    QuotaChange::between(before, after)
+impl From<QuotaState> for State {
+    fn from(state: QuotaState) -> Self {
+        let QuotaState { index, used, debt: 0, previous, carried: 0 } = state else {
+            return Self::QuotaWithDebt(Box::new(state));
+        };
+        // The periods of dates that exist have indexes below 2^27.
+        Self::Quota { index: u32::try_from(index).unwrap_or(u32::MAX), used, previous }
+    }
 }
 
-/// Decides `op` on `state`. Twin: `quota.lua`.
-pub fn apply(state: Option<QuotaState>, limit: &Quota, now: Timestamp, op: Op) -> OpResult<QuotaState> {
-    let (current, rebased) = limit.normalize(state, now);
-    let changed = |after: QuotaState| (after != current).then_some(after);
-    match op {
-        Op::Take(take) if limit.admits(current, take.total()) => {
-            OpResult::admitted(changed(QuotaState { used: current.used + take.total(), ..current }))
+impl Kind for Quota {
+    type State<'s> = QuotaState;
+    type Change = QuotaState;
+
+    const LUA: LuaFunction = LuaFunction {
+        number: 8,
+        name: "quota",
+        text: include_str!("quota.lua"),
+        needs: "",
+        numbers: 8,
+        refund_numbers: 0,
+    };
+
+    fn state(state: &State) -> Option<QuotaState> {
+        match state {
+            State::Quota { index, used, previous } => {
+                Some(QuotaState { index: (*index).into(), used: *used, previous: *previous, ..QuotaState::default() })
+            }
+            State::QuotaWithDebt(state) => Some(**state),
+            _ => None,
         }
-        Op::Take(_) if rebased => OpResult::denied(Some(current)),
-        Op::Take(_) => OpResult::denied(state.filter(|_| current.debt > 0)),
-        Op::Charge { cost, position } => OpResult::admitted(changed(limit.charge(current, cost, position))),
-        Op::Refund { cost, position } => OpResult::admitted(changed(Quota::refund(current, cost, position))),
-        // Nothing of it is held.
-        Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
     }
-}
 
-/// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `quota.lua`.
-pub fn room(state: Option<QuotaState>, limit: &Quota, now: Timestamp, take: Take) -> u64 {
-    let (current, _) = limit.normalize(state, now);
-    if current.debt > 0 {
-        return 0;
+    fn create(change: QuotaState) -> State {
+        change.into()
     }
-    let left = limit.hard_limit().saturating_sub(current.used);
-    left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
-}
 
-/// The outcome for the caller, from the state before the decision.
-pub fn outcome(state: Option<QuotaState>, limit: &Quota, now: Timestamp, decided: DecidedTake) -> Outcome {
-    let (mut current, _) = limit.normalize(state, now);
-    let cost = decided.take.total();
-    if decided.consumed {
-        current.used += cost;
+    fn apply(&self, state: Option<QuotaState>, now: Timestamp, op: Op) -> Effect<QuotaState> {
+        let (current, rebased) = self.normalize(state, now);
+        let changed = |after: QuotaState| (after != current).then_some(after);
+        match op {
+            Op::Take(take) if self.admits(current, take.total()) => {
+                Effect::admitted(changed(QuotaState { used: current.used + take.total(), ..current }))
+            }
+            Op::Take(_) if rebased => Effect::denied(Some(current)),
+            Op::Take(_) => Effect::denied(state.filter(|_| current.debt > 0)),
+            Op::Charge { cost, position } => Effect::admitted(changed(self.charge(current, cost, position))),
+            Op::Fill { cost } => {
+                let cost = self.fitting(cost, current.used);
+                Effect::admitted(changed(self.charge(current, cost, TakePosition::default())))
+            }
+            Op::Refund { cost, position } => Effect::admitted(changed(Self::refund(current, cost, position))),
+            // Nothing of it is held.
+            Op::Renew { .. } | Op::Hold(_) | Op::Strike => Effect::denied(None),
+        }
     }
-    let start_after = |periods: u64| until(limit.periods.start_of(current.index + periods), now);
-    // The first period in which the cost fits beside what is left of the debt.
-    let retry = || start_after(limit.periods_to_pay(current.debt + cost).max(1));
-    Outcome {
-        remaining: limit.amount.saturating_sub(current.used),
-        retry_after: (!decided.admitted && cost <= limit.hard_limit()).then(retry),
-        reset_after: match current.used {
-            0 => Duration::ZERO,
-            _ => start_after(limit.periods_to_pay(current.debt) + 1),
-        },
-        // After the amount was lowered, a cost of 0 passes beyond the grace.
-        in_grace: decided.admitted && current.used > limit.amount && current.used <= limit.hard_limit(),
-        ..decided.outcome(limit.amount)
-    }
-}
 
-/// An instant, in microseconds, at which `state` is equivalent to none: after as many of the longest periods as the debt lasts, the
-/// one in which nothing is used any more, and the one in which the last of it can still be refunded.
-pub fn expiry(state: QuotaState, limit: &Quota) -> u64 {
-    let is_used = state.used > 0 || state.debt > 0;
-    let periods = limit.periods_to_pay(state.debt.min(limit.max_debt())) + if is_used { 2 } else { 1 };
-    limit.periods.start_of(state.index).saturating_add(periods * limit.periods.max_micros())
+    fn room(&self, state: Option<QuotaState>, now: Timestamp, take: Take) -> u64 {
+        let (current, _) = self.normalize(state, now);
+        if current.debt > 0 {
+            return 0;
+        }
+        let left = self.hard_limit().saturating_sub(current.used);
+        left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
+    }
+
+    fn outcome(&self, state: Option<QuotaState>, now: Timestamp, decided: DecidedTake) -> Outcome {
+        let (mut current, _) = self.normalize(state, now);
+        let cost = decided.take.total();
+        if decided.consumed {
+            current.used += cost;
+        }
+        let start_after = |periods: u64| until(self.periods.start_of(current.index + periods), now);
+        // The first period in which the cost fits beside what is left of the debt.
+        let retry = || start_after(self.periods_to_pay(current.debt + cost).max(1));
+        Outcome {
+            remaining: self.amount.saturating_sub(current.used),
+            retry_after: (!decided.admitted && cost <= self.hard_limit()).then(retry),
+            reset_after: match current.used {
+                0 => Duration::ZERO,
+                _ => start_after(self.periods_to_pay(current.debt) + 1),
+            },
+            // After the amount was lowered, a cost of 0 passes beyond the grace.
+            in_grace: decided.admitted && current.used > self.amount && current.used <= self.hard_limit(),
+            ..decided.outcome(self.amount)
+        }
+    }
+
+    fn position(&self, state: Option<QuotaState>, now: Timestamp, _: Take) -> TakePosition {
+        TakePosition::from_index(self.normalize(state, now).0.index)
+    }
+
+    /// After as many of the longest periods as the debt lasts, the one in which nothing is used any more, and the one in which the last
+    /// of it can still be refunded.
+    fn expiry(&self, state: QuotaState) -> u64 {
+        let is_used = state.used > 0 || state.debt > 0;
+        let periods = self.periods_to_pay(state.debt.min(self.max_debt())) + if is_used { 2 } else { 1 };
+        self.periods.start_of(state.index).saturating_add(periods * self.periods.max_micros())
+    }
+
+    fn period_start(&self, _: Option<QuotaState>, now: Timestamp) -> u64 {
+        self.periods.bounds_at(now).starts[1]
+    }
+
+    fn late_position(&self, state: Option<QuotaState>, now: Timestamp, at: u64) -> Option<TakePosition> {
+        let bounds = self.periods.bounds_at(now);
+        // A period before the last one is forgotten, and so is the last one if the state is ahead: the cost counts now.
+        let is_known = at >= bounds.starts[0] && self.normalize(state, now).0.index == bounds.index;
+        let before = || TakePosition::from_index(bounds.index.saturating_sub(1));
+        Some(if is_known { before() } else { TakePosition::default() })
+    }
+
+    fn decode(&self, value: &[u8]) -> Option<State> {
+        QuotaState::decode(value).map(State::from)
+    }
+
+    fn push_numbers(&self, input: LuaInput, now: impl FnOnce() -> Timestamp, mut push: impl FnMut(f64)) {
+        for number in [input.cost, input.position.index(), self.hard_limit()] {
+            push(number as f64);
+        }
+        self.periods.push_numbers(now(), push);
+    }
 }
 
 #[cfg(test)]

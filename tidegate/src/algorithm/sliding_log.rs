@@ -15,7 +15,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{CLOCK_MARGIN_MICROS, DecidedTake, Op, OpResult, Outcome, Take};
+use super::lua::{LuaFunction, LuaInput};
+use super::value::parse_list;
+use super::{CLOCK_MARGIN_MICROS, DecidedTake, Effect, Kind, Op, Outcome, State, Take, TakePosition};
 use crate::Timestamp;
 use crate::limit::{LimitError, MAX_LOG_LIMIT, whole_micros};
 
@@ -26,17 +28,26 @@ pub struct SlidingLog {
     window: u64,
 }
 
+/// The state of a sliding log: all of it, or what a script replies in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlidingLogState {
+    /// The log.
+    Entries(LogEntries),
+    /// Its summary for one cost.
+    Summary(SlidingLogSummary),
+}
+
 /// The log: (instant in microseconds, cost), oldest first, and the sum of the costs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SlidingLogState {
+pub struct LogEntries {
     entries: VecDeque<(u64, u64)>,
     used: u64,
 }
 
-/// A change of a [`SlidingLogState`]: removes the oldest entries, optionally merges the entries from `at` on into one, and
+/// A change of [`LogEntries`]: removes the oldest entries, optionally merges the entries from `at` on into one, and
 /// adds or removes units at `at`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlidingLogChange {
+pub(crate) struct LogChange {
     evict: u32,
     rebase: bool,
     at: u64,
@@ -44,7 +55,7 @@ pub struct SlidingLogChange {
     remove: u64,
 }
 
-/// The parts of a log that an outcome needs. Scripts reply with this instead of the whole log.
+/// What an outcome needs of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingLogSummary {
     /// Units in the window.
@@ -79,9 +90,11 @@ impl SlidingLog {
     }
 
     /// The summary of the log for a request of `cost` at `now`.
-    pub(crate) fn summary(&self, state: Option<&SlidingLogState>, now: Timestamp, cost: u64) -> SlidingLogSummary {
-        let Some(state) = state else {
-            return SlidingLogSummary::default();
+    fn summary(&self, state: Option<&SlidingLogState>, now: Timestamp, cost: u64) -> SlidingLogSummary {
+        let state = match state {
+            None => return SlidingLogSummary::default(),
+            Some(SlidingLogState::Summary(summary)) => return *summary,
+            Some(SlidingLogState::Entries(state)) => state,
         };
         let now = current(state.newest(), now);
         let (evict, used) = self.outdated(state, now);
@@ -101,7 +114,7 @@ impl SlidingLog {
     }
 
     /// The number of entries that have left the window, and the units still in it.
-    fn outdated(&self, state: &SlidingLogState, now: u64) -> (usize, u64) {
+    fn outdated(&self, state: &LogEntries, now: u64) -> (usize, u64) {
         let (mut evict, mut used) = (0, state.used);
         for (at, cost) in &state.entries {
             if at + self.window > now {
@@ -114,7 +127,7 @@ impl SlidingLog {
     }
 }
 
-impl SlidingLogState {
+impl LogEntries {
     fn newest(&self) -> u64 {
         self.entries.back().map_or(0, |(at, _)| *at)
     }
@@ -127,8 +140,7 @@ impl SlidingLogState {
         self.used += cost;
     }
 
-    /// Applies a change that [`apply`] returned.
-    pub(crate) fn commit(&mut self, change: &SlidingLogChange) {
+    fn commit(&mut self, change: &LogChange) {
         for (_, cost) in self.entries.drain(..(change.evict as usize).min(self.entries.len())) {
             self.used -= cost;
         }
@@ -159,67 +171,119 @@ pub(crate) fn current(newest: u64, now: Timestamp) -> u64 {
     if newest > now && newest - now <= CLOCK_MARGIN_MICROS { newest } else { now }
 }
 
-/// Decides `op` on `state`. Twin: `sliding_log.lua`.
-pub fn apply(
-    state: Option<&SlidingLogState>,
-    limit: &SlidingLog,
-    now: Timestamp,
-    op: Op,
-) -> OpResult<SlidingLogChange> {
-    let newest = state.map_or(0, SlidingLogState::newest);
-    let now = current(newest, now);
-    let (evict, used) = state.map_or((0, 0), |state| limit.outdated(state, now));
-    let left = limit.limit.saturating_sub(used);
-    // A log has at most one entry for each unit of the limit, so the cast is lossless.
-    let change = SlidingLogChange { evict: evict as u32, rebase: newest > now, at: now, add: 0, remove: 0 };
-    match op {
-        Op::Take(take) if take.total() == 0 => OpResult::admitted(None),
-        Op::Take(take) if take.total() <= left => {
-            OpResult::admitted(Some(SlidingLogChange { add: take.total(), ..change }))
-        }
-        Op::Take(_) => OpResult::denied(change.rebase.then_some(change)),
-        Op::Charge { cost, .. } => {
-            let counted = cost.min(left);
-            OpResult::admitted((counted > 0).then_some(SlidingLogChange { add: counted, ..change }))
-        }
-        // Nothing of it is held.
-        Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
-        Op::Refund { cost, position } => {
-            let at = position.index();
-            let refundable = state.and_then(|state| {
-                let index = state.entries.binary_search_by_key(&at, |(at, _)| *at).ok()?;
-                (index >= evict).then(|| state.entries[index].1.min(cost))
-            });
-            let back = refundable.filter(|back| *back > 0 && !change.rebase);
-            OpResult::admitted(back.map(|back| SlidingLogChange { at, remove: back, ..change }))
+impl Kind for SlidingLog {
+    type State<'s> = &'s SlidingLogState;
+    type Change = LogChange;
+
+    const LUA: LuaFunction = LuaFunction {
+        number: 4,
+        name: "sliding_log",
+        text: include_str!("sliding_log.lua"),
+        needs: "",
+        numbers: 4,
+        refund_numbers: 0,
+    };
+
+    fn state(state: &State) -> Option<&SlidingLogState> {
+        if let State::Log(state) = state { Some(state) } else { None }
+    }
+
+    fn create(change: LogChange) -> State {
+        let mut entries = LogEntries::default();
+        entries.commit(&change);
+        State::Log(Box::new(SlidingLogState::Entries(entries)))
+    }
+
+    fn edit(state: &mut State, change: LogChange) {
+        if let State::Log(state) = state
+            && let SlidingLogState::Entries(entries) = &mut **state
+        {
+            entries.commit(&change);
         }
     }
-}
 
-/// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `sliding_log.lua`.
-pub fn room(state: Option<&SlidingLogState>, limit: &SlidingLog, now: Timestamp, take: Take) -> u64 {
-    let left = limit.limit.saturating_sub(limit.summary(state, now, 0).used);
-    left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
-}
-
-/// The outcome for the caller, from the summary of the log before the decision.
-pub fn outcome(summary: SlidingLogSummary, limit: &SlidingLog, now: Timestamp, decided: DecidedTake) -> Outcome {
-    let SlidingLogSummary { mut used, mut newest, blocker } = summary;
-    let total = decided.take.total();
-    if decided.consumed && total > 0 {
-        used += total;
-        newest = current(newest, now);
+    fn apply(&self, state: Option<&SlidingLogState>, now: Timestamp, op: Op) -> Effect<LogChange> {
+        let state = match state {
+            None => None,
+            Some(SlidingLogState::Entries(entries)) => Some(entries),
+            Some(SlidingLogState::Summary(_)) => return Effect::denied(None),
+        };
+        let newest = state.map_or(0, LogEntries::newest);
+        let now = current(newest, now);
+        let (evict, used) = state.map_or((0, 0), |state| self.outdated(state, now));
+        let left = self.limit.saturating_sub(used);
+        // A log has at most one entry for each unit of the limit, so the cast is lossless.
+        let change = LogChange { evict: evict as u32, rebase: newest > now, at: now, add: 0, remove: 0 };
+        match op {
+            Op::Take(take) if take.total() == 0 => Effect::admitted(None),
+            Op::Take(take) if take.total() <= left => Effect::admitted(Some(LogChange { add: take.total(), ..change })),
+            Op::Take(_) => Effect::denied(change.rebase.then_some(change)),
+            Op::Charge { cost, .. } | Op::Fill { cost } => {
+                let counted = cost.min(left);
+                Effect::admitted((counted > 0).then_some(LogChange { add: counted, ..change }))
+            }
+            Op::Refund { cost, position } => {
+                let at = position.index();
+                let refundable = state.and_then(|state| {
+                    let index = state.entries.binary_search_by_key(&at, |(at, _)| *at).ok()?;
+                    (index >= evict).then(|| state.entries[index].1.min(cost))
+                });
+                let back = refundable.filter(|back| *back > 0 && !change.rebase);
+                Effect::admitted(back.map(|back| LogChange { at, remove: back, ..change }))
+            }
+            // Nothing of it is held.
+            Op::Renew { .. } | Op::Hold(_) | Op::Strike => Effect::denied(None),
+        }
     }
-    let after = |at: u64| Duration::from_micros((at + limit.window).saturating_sub(now.as_micros()));
-    Outcome {
-        remaining: limit.limit.saturating_sub(used),
-        retry_after: (!decided.admitted && total <= limit.limit).then(|| after(blocker)),
-        reset_after: if used > 0 { after(newest) } else { Duration::ZERO },
-        ..decided.outcome(limit.limit)
-    }
-}
 
-/// The first instant, in microseconds, at which `state` is equivalent to none.
-pub fn expiry(state: &SlidingLogState, limit: &SlidingLog) -> u64 {
-    if state.used > 0 { state.newest() + limit.window } else { 0 }
+    fn room(&self, state: Option<&SlidingLogState>, now: Timestamp, take: Take) -> u64 {
+        let left = self.limit.saturating_sub(self.summary(state, now, 0).used);
+        left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
+    }
+
+    fn outcome(&self, state: Option<&SlidingLogState>, now: Timestamp, decided: DecidedTake) -> Outcome {
+        let total = decided.take.total();
+        let SlidingLogSummary { mut used, mut newest, blocker } = self.summary(state, now, total);
+        if decided.consumed && total > 0 {
+            used += total;
+            newest = current(newest, now);
+        }
+        let after = |at: u64| Duration::from_micros((at + self.window).saturating_sub(now.as_micros()));
+        Outcome {
+            remaining: self.limit.saturating_sub(used),
+            retry_after: (!decided.admitted && total <= self.limit).then(|| after(blocker)),
+            reset_after: if used > 0 { after(newest) } else { Duration::ZERO },
+            ..decided.outcome(self.limit)
+        }
+    }
+
+    fn position(&self, state: Option<&SlidingLogState>, now: Timestamp, _: Take) -> TakePosition {
+        let newest = match state {
+            None => 0,
+            Some(SlidingLogState::Entries(entries)) => entries.newest(),
+            Some(SlidingLogState::Summary(summary)) => summary.newest,
+        };
+        TakePosition::from_index(current(newest, now))
+    }
+
+    /// 0 for a log that is empty.
+    fn expiry(&self, state: &SlidingLogState) -> u64 {
+        let (used, newest) = match state {
+            SlidingLogState::Entries(entries) => (entries.used, entries.newest()),
+            SlidingLogState::Summary(summary) => (summary.newest, summary.newest),
+        };
+        if used > 0 { newest + self.window } else { 0 }
+    }
+
+    /// The summary that is replied.
+    fn decode(&self, value: &[u8]) -> Option<State> {
+        let [used, newest, blocker] = <[u64; 3]>::try_from(parse_list(value)?).ok()?;
+        Some(State::Log(Box::new(SlidingLogState::Summary(SlidingLogSummary { used, newest, blocker }))))
+    }
+
+    fn push_numbers(&self, input: LuaInput, _: impl FnOnce() -> Timestamp, mut push: impl FnMut(f64)) {
+        for number in [input.cost, input.position.index(), self.limit, self.window] {
+            push(number as f64);
+        }
+    }
 }

@@ -24,7 +24,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{CLOCK_MARGIN_MICROS, DecidedTake, Op, OpResult, Outcome, Take};
+use super::lua::{LuaFunction, LuaInput};
+use super::value::{NUMBER_BOUND, parse_list};
+use super::{CLOCK_MARGIN_MICROS, DecidedTake, Effect, Kind, Op, Outcome, State, Take, TakePosition};
 use crate::Timestamp;
 use crate::limit::{LimitError, MAX_SLICES, whole_micros};
 
@@ -39,13 +41,13 @@ pub struct SlidingWindow {
 /// Counts per slice, newest first, without the zeros at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindowState {
-    pub(super) index: u64,
-    pub(super) counts: SmallVec<[u64; 7]>,
+    index: u64,
+    counts: SmallVec<[u64; 7]>,
 }
 
 /// A state at one instant.
-pub(super) struct CurrentSlices {
-    pub(super) state: SlidingWindowState,
+struct CurrentSlices {
+    state: SlidingWindowState,
     elapsed: u64,
     rebased: bool,
 }
@@ -95,16 +97,12 @@ impl SlidingWindow {
         self.slice * self.slices
     }
 
-    pub(crate) const fn slice_micros(&self) -> u64 {
-        self.slice
-    }
-
     /// The number of slices in a window.
     pub const fn slices(&self) -> u64 {
         self.slices
     }
 
-    pub(super) fn normalize(&self, state: Option<&SlidingWindowState>, now: Timestamp) -> CurrentSlices {
+    fn normalize(&self, state: Option<&SlidingWindowState>, now: Timestamp) -> CurrentSlices {
         let index = now.as_micros() / self.slice;
         let elapsed = now.as_micros() % self.slice;
         // A state without counts is equivalent to none.
@@ -210,71 +208,102 @@ impl SlidingWindowState {
     }
 }
 
-/// Decides `op` on `state`. Twin: `sliding_window.lua`.
-pub fn apply(
-    state: Option<&SlidingWindowState>,
-    limit: &SlidingWindow,
-    now: Timestamp,
-    op: Op,
-) -> OpResult<SlidingWindowState> {
-    let current = limit.normalize(state, now);
-    let left = limit.left(&current);
-    let CurrentSlices { state, rebased, .. } = current;
-    let count = state.count(0);
-    match op {
-        Op::Take(take) if take.total() == 0 => OpResult::admitted(None),
-        Op::Take(take) if take.total() <= left => OpResult::admitted(Some(state.with_count(0, count + take.total()))),
-        Op::Take(_) => OpResult::denied(rebased.then_some(state)),
-        Op::Charge { cost, .. } => {
-            let counted = cost.min(left);
-            OpResult::admitted((counted > 0).then(|| state.with_count(0, count + counted)))
-        }
-        // Nothing of it is held.
-        Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
-        Op::Refund { cost, position } => {
-            let age = state.index.checked_sub(position.index()).filter(|age| *age <= limit.slices);
-            let Some(age) = age.map(|age| age as usize) else {
-                return OpResult::admitted(None);
-            };
-            let count = state.count(age);
-            OpResult::admitted((count > 0 && cost > 0).then(|| state.with_count(age, count.saturating_sub(cost))))
+impl Kind for SlidingWindow {
+    type State<'s> = &'s SlidingWindowState;
+    type Change = SlidingWindowState;
+
+    const LUA: LuaFunction = LuaFunction {
+        number: 5,
+        name: "sliding_window",
+        text: include_str!("sliding_window.lua"),
+        needs: "",
+        numbers: 5,
+        refund_numbers: 0,
+    };
+
+    fn state(state: &State) -> Option<&SlidingWindowState> {
+        if let State::Slices(state) = state { Some(state) } else { None }
+    }
+
+    fn create(change: SlidingWindowState) -> State {
+        State::Slices(Box::new(change))
+    }
+
+    fn edit(state: &mut State, change: SlidingWindowState) {
+        if let State::Slices(state) = state {
+            **state = change;
         }
     }
-}
 
-/// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `sliding_window.lua`.
-pub fn room(state: Option<&SlidingWindowState>, limit: &SlidingWindow, now: Timestamp, take: Take) -> u64 {
-    let left = limit.left(&limit.normalize(state, now));
-    left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
-}
-
-/// The outcome for the caller, from the state before the decision.
-pub fn outcome(
-    state: Option<&SlidingWindowState>,
-    limit: &SlidingWindow,
-    now: Timestamp,
-    decided: DecidedTake,
-) -> Outcome {
-    let mut current = limit.normalize(state, now);
-    let total = decided.take.total();
-    let retry = (!decided.admitted && total <= limit.limit)
-        .then(|| Duration::from_micros(limit.fits_at(&current, total) - now.as_micros()));
-    if decided.consumed && total > 0 {
-        let count = current.state.count(0);
-        current.state = current.state.with_count(0, count + total);
+    fn apply(&self, state: Option<&SlidingWindowState>, now: Timestamp, op: Op) -> Effect<SlidingWindowState> {
+        let current = self.normalize(state, now);
+        let left = self.left(&current);
+        let CurrentSlices { state, rebased, .. } = current;
+        let count = state.count(0);
+        match op {
+            Op::Take(take) if take.total() == 0 => Effect::admitted(None),
+            Op::Take(take) if take.total() <= left => Effect::admitted(Some(state.with_count(0, count + take.total()))),
+            Op::Take(_) => Effect::denied(rebased.then_some(state)),
+            Op::Charge { cost, .. } | Op::Fill { cost } => {
+                let counted = cost.min(left);
+                Effect::admitted((counted > 0).then(|| state.with_count(0, count + counted)))
+            }
+            Op::Refund { cost, position } => {
+                let age = state.index.checked_sub(position.index()).filter(|age| *age <= self.slices);
+                let Some(age) = age.map(|age| age as usize) else {
+                    return Effect::admitted(None);
+                };
+                let count = state.count(age);
+                Effect::admitted((count > 0 && cost > 0).then(|| state.with_count(age, count.saturating_sub(cost))))
+            }
+            // Nothing of it is held.
+            Op::Renew { .. } | Op::Hold(_) | Op::Strike => Effect::denied(None),
+        }
     }
-    Outcome {
-        remaining: limit.left(&current),
-        retry_after: retry,
-        reset_after: Duration::from_micros(expiry(&current.state, limit).saturating_sub(now.as_micros())),
-        ..decided.outcome(limit.limit)
-    }
-}
 
-/// The first instant, in microseconds, at which `state` is equivalent to none.
-pub fn expiry(state: &SlidingWindowState, limit: &SlidingWindow) -> u64 {
-    match state.counts.iter().position(|count| *count > 0) {
-        Some(age) => (state.index - age as u64 + limit.slices + 1) * limit.slice,
-        None => 0,
+    fn room(&self, state: Option<&SlidingWindowState>, now: Timestamp, take: Take) -> u64 {
+        let left = self.left(&self.normalize(state, now));
+        left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
+    }
+
+    fn outcome(&self, state: Option<&SlidingWindowState>, now: Timestamp, decided: DecidedTake) -> Outcome {
+        let mut current = self.normalize(state, now);
+        let total = decided.take.total();
+        let retry = (!decided.admitted && total <= self.limit)
+            .then(|| Duration::from_micros(self.fits_at(&current, total) - now.as_micros()));
+        if decided.consumed && total > 0 {
+            let count = current.state.count(0);
+            current.state = current.state.with_count(0, count + total);
+        }
+        Outcome {
+            remaining: self.left(&current),
+            retry_after: retry,
+            reset_after: Duration::from_micros(self.expiry(&current.state).saturating_sub(now.as_micros())),
+            ..decided.outcome(self.limit)
+        }
+    }
+
+    fn position(&self, state: Option<&SlidingWindowState>, now: Timestamp, _: Take) -> TakePosition {
+        TakePosition::from_index(self.normalize(state, now).state.index)
+    }
+
+    fn expiry(&self, state: &SlidingWindowState) -> u64 {
+        match state.counts.iter().position(|count| *count > 0) {
+            Some(age) => (state.index - age as u64 + self.slices + 1) * self.slice,
+            None => 0,
+        }
+    }
+
+    fn decode(&self, value: &[u8]) -> Option<State> {
+        let numbers = parse_list(value)?;
+        let (index, counts) = numbers.split_first()?;
+        index.checked_mul(self.slice).filter(|start| *start < NUMBER_BOUND)?;
+        Some(State::Slices(Box::new(SlidingWindowState { index: *index, counts: counts.into() })))
+    }
+
+    fn push_numbers(&self, input: LuaInput, _: impl FnOnce() -> Timestamp, mut push: impl FnMut(f64)) {
+        for number in [input.cost, input.position.index(), self.limit, self.slice, self.slices] {
+            push(number as f64);
+        }
     }
 }

@@ -1,17 +1,22 @@
-//! `State`: the state of one key, for every kind of limit; its changes, and the view of it that outcomes are computed from.
+//! `State`: the state of one key, for every kind of limit.
 
-use super::concurrency::{ConcurrencyChange, ConcurrencyState, ConcurrencySummary};
+use super::concurrency::ConcurrencyState;
 use super::fixed_window::FixedWindowState;
-use super::holds::{HoldEvent, HoldsChange, StateWithHolds};
+use super::holds::{self, StateWithHolds};
+use super::kind::Kind;
 use super::penalty::PenaltyState;
 use super::quota::QuotaState;
-use super::sliding_log::{SlidingLogChange, SlidingLogState, SlidingLogSummary};
+use super::sliding_log::SlidingLogState;
 use super::sliding_window::SlidingWindowState;
 use super::token_bucket::TokenBucketState;
-use super::{FractionalMicros, Take};
+use super::{FractionalMicros, Op, OpResult};
+use crate::limit::with_kind;
 use crate::{Limit, Timestamp};
 
 /// The state of one key.
+///
+/// A script replies with the summary of a log, of leases and of holds. Outcomes are the same, but takes from a summary of a log or of
+/// leases are denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Token bucket without refunds: the instant at which it is full again; and leaky bucket: the next free slot.
@@ -43,165 +48,61 @@ pub enum State {
     WithHolds(Box<StateWithHolds>),
 }
 
-/// A change of a state. For all but the log and the leases it is the new state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Token bucket and leaky bucket.
-    Bucket(TokenBucketState),
-    /// Fixed window.
-    Window(FixedWindowState),
-    /// Sliding log.
-    Log(SlidingLogChange),
-    /// Sliding window.
-    Slices(Box<SlidingWindowState>),
-    /// Concurrency.
-    Leases(ConcurrencyChange),
-    /// Quota.
-    Quota(QuotaState),
-    /// Progressive penalty.
-    Penalty(PenaltyState),
-    /// Any of the others, or none, with holds of reservations beside it.
-    Holds(Box<HoldsChange>),
-}
-
-/// The parts of a state that an outcome needs. For all but the log and the leases it is the state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateView<'s> {
-    /// No state.
-    Fresh,
-    /// Token bucket and leaky bucket.
-    Bucket(TokenBucketState),
-    /// Fixed window.
-    Window(FixedWindowState),
-    /// Sliding log.
-    Log(SlidingLogSummary),
-    /// Sliding window.
-    Slices(&'s SlidingWindowState),
-    /// Concurrency.
-    Leases(ConcurrencySummary),
-    /// Quota.
-    Quota(QuotaState),
-    /// Progressive penalty.
-    Penalty(PenaltyState),
-}
-
-impl Change {
-    /// The new state of a quota, if it changes.
-    pub(crate) fn quota(&self) -> Option<QuotaState> {
-        match self {
-            Self::Quota(state) => Some(*state),
-            Self::Holds(change) => change.inner_change().and_then(Self::quota),
-            _ => None,
-        }
-    }
-
-    /// The hold that is made or ended, if any.
-    pub(crate) fn hold(&self) -> Option<HoldEvent> {
-        if let Self::Holds(change) = self { change.event() } else { None }
-    }
-}
-
 impl State {
-    /// The state after `change` without a previous state.
+    /// The state after `op` on a fresh one; `None` if `op` changes nothing.
     #[inline(always)]
-    pub fn new(change: Change) -> Self {
-        match change {
-            Change::Bucket(TokenBucketState { full, returned: 0 }) => Self::Bucket(full),
-            Change::Bucket(state) => Self::RefundedBucket(Box::new(state)),
-            Change::Window(window) => Self::Window(window),
-            Change::Slices(slices) => Self::Slices(slices),
-            Change::Quota(state) => state.into(),
-            Change::Penalty(state) => Self::Penalty(state),
-            Change::Log(change) => {
-                let mut log = SlidingLogState::default();
-                log.commit(&change);
-                Self::Log(Box::new(log))
-            }
-            Change::Leases(change) => {
-                let mut leases = ConcurrencyState::default();
-                leases.commit(&change);
-                Self::Leases(Box::new(leases))
-            }
-            Change::Holds(change) => Self::after_holds(StateWithHolds::default(), *change),
+    pub fn new(limit: &Limit, now: Timestamp, op: Op) -> Option<Self> {
+        #[inline(always)]
+        fn create<K: Kind>(kind: &K, now: Timestamp, op: Op) -> Option<State> {
+            kind.apply(None, now, op).change.map(K::create)
+        }
+        match op {
+            Op::Hold(_) => holds::create(limit, now, op),
+            _ => with_kind!(limit, kind => create(kind, now, op)),
         }
     }
 
-    /// Applies `change`.
+    /// Applies `op`.
     #[inline(always)]
-    pub fn commit(&mut self, change: Change) {
-        match (change, self) {
-            (Change::Log(change), Self::Log(log)) => log.commit(&change),
-            (Change::Leases(change), Self::Leases(leases)) => leases.commit(&change),
-            (Change::Holds(change), state) => state.commit_holds(*change),
-            (change, state) => *state = Self::new(change),
+    pub fn apply(&mut self, limit: &Limit, now: Timestamp, op: Op) -> OpResult {
+        #[inline(always)]
+        fn apply<K: Kind>(kind: &K, state: &mut State, now: Timestamp, op: Op) -> OpResult {
+            let effect = kind.apply(K::state(state), now, op);
+            let result = effect.result();
+            if let Some(change) = effect.change {
+                K::edit(state, change);
+            }
+            result
         }
-    }
-
-    #[cold]
-    fn commit_holds(&mut self, change: HoldsChange) {
-        let before = match std::mem::replace(self, Self::Bucket(FractionalMicros::default())) {
-            Self::WithHolds(state) => *state,
-            inner => StateWithHolds::around(Some(inner)),
-        };
-        *self = Self::after_holds(before, change);
-    }
-
-    fn after_holds(mut state: StateWithHolds, change: HoldsChange) -> Self {
-        state.commit(change);
-        state.into_inner().unwrap_or_else(|state| Self::WithHolds(Box::new(state)))
-    }
-
-    /// The view of `state` for `take`. Holds are not part of it.
-    #[inline(always)]
-    pub fn view<'s>(state: Option<&'s Self>, limit: &Limit, now: Timestamp, take: Take) -> StateView<'s> {
-        match (state, limit) {
-            (Some(Self::Bucket(full)), _) => StateView::Bucket((*full).into()),
-            (Some(Self::RefundedBucket(state)), _) => StateView::Bucket(**state),
-            (Some(Self::Window(window)), _) => StateView::Window(*window),
-            (Some(Self::Log(log)), Limit::SlidingLog(limit)) => {
-                StateView::Log(limit.summary(Some(log), now, take.total()))
-            }
-            (Some(Self::Slices(slices)), _) => StateView::Slices(slices),
-            (Some(Self::Leases(leases)), Limit::Concurrency(limit)) => {
-                StateView::Leases(limit.summary(Some(leases), now, take.owner))
-            }
-            (Some(state @ (Self::Quota { .. } | Self::QuotaWithDebt(_))), _) => {
-                state.quota().map_or(StateView::Fresh, StateView::Quota)
-            }
-            (Some(Self::Penalty(state)), _) => StateView::Penalty(*state),
-            (Some(Self::WithHolds(state)), _) => Self::view(state.inner(), limit, now, take),
-            _ => StateView::Fresh,
+        if matches!(self, Self::WithHolds(_)) || matches!(op, Op::Hold(_)) {
+            return holds::apply(self, limit, now, op);
         }
+        with_kind!(limit, kind => apply(kind, self, now, op))
     }
 
-    #[inline(always)]
-    pub(super) fn bucket(&self) -> Option<TokenBucketState> {
+    /// Decodes the state of a `limit` from a value that its Lua function has written, or the summary in its place. `None` if no version of
+    /// this library writes that.
+    pub fn decode(limit: &Limit, value: &[u8]) -> Option<Self> {
+        with_kind!(limit, kind => kind.decode(value))
+    }
+
+    /// Whether it says too little to decide on: the summary of a log or of leases.
+    pub fn is_summary(&self) -> bool {
         match self {
-            Self::Bucket(full) => Some((*full).into()),
-            Self::RefundedBucket(state) => Some(**state),
-            _ => None,
+            Self::Log(log) => matches!(**log, SlidingLogState::Summary(_)),
+            Self::Leases(leases) => matches!(**leases, ConcurrencyState::Summary(_)),
+            Self::WithHolds(state) => state.inner().is_some_and(Self::is_summary),
+            _ => false,
         }
     }
 
-    #[inline(always)]
-    pub(super) fn slot(&self) -> Option<FractionalMicros> {
-        self.bucket().map(|state| state.full)
-    }
-
-    pub(super) fn window(&self) -> Option<FixedWindowState> {
-        if let Self::Window(window) = self { Some(*window) } else { None }
-    }
-
-    pub(super) fn log(&self) -> Option<&SlidingLogState> {
-        if let Self::Log(log) = self { Some(log) } else { None }
-    }
-
-    pub(super) fn slices(&self) -> Option<&SlidingWindowState> {
-        if let Self::Slices(slices) = self { Some(slices) } else { None }
-    }
-
-    pub(super) fn leases(&self) -> Option<&ConcurrencyState> {
-        if let Self::Leases(leases) = self { Some(leases) } else { None }
+    /// How long, in microseconds, a store keeps it after it no longer affects decisions: a token bucket with refunds is remembered for
+    /// receipts from before.
+    pub fn extra_life_micros(&self, limit: &Limit) -> u64 {
+        match (self, limit) {
+            (Self::RefundedBucket(state), Limit::TokenBucket(limit)) => limit.expiry(**state) - state.full.ceil(),
+            _ => 0,
+        }
     }
 
     pub(crate) fn quota(&self) -> Option<QuotaState> {
@@ -213,55 +114,5 @@ impl State {
             Self::QuotaWithDebt(state) => Some(**state),
             _ => None,
         }
-    }
-
-    pub(crate) fn penalty(&self) -> Option<PenaltyState> {
-        if let Self::Penalty(state) = self { Some(*state) } else { None }
-    }
-}
-
-impl From<QuotaState> for State {
-    fn from(state: QuotaState) -> Self {
-        let QuotaState { index, used, debt: 0, previous, carried: 0 } = state else {
-            return Self::QuotaWithDebt(Box::new(state));
-        };
-        // The periods of dates that exist have indexes below 2^27.
-        Self::Quota { index: u32::try_from(index).unwrap_or(u32::MAX), used, previous }
-    }
-}
-
-impl<'s> StateView<'s> {
-    #[inline(always)]
-    pub(super) fn bucket(&self) -> Option<TokenBucketState> {
-        if let Self::Bucket(state) = self { Some(*state) } else { None }
-    }
-
-    #[inline(always)]
-    pub(super) fn slot(&self) -> Option<FractionalMicros> {
-        self.bucket().map(|state| state.full)
-    }
-
-    pub(super) fn window(&self) -> Option<FixedWindowState> {
-        if let Self::Window(window) = self { Some(*window) } else { None }
-    }
-
-    pub(super) fn log(&self) -> SlidingLogSummary {
-        if let Self::Log(summary) = self { *summary } else { SlidingLogSummary::default() }
-    }
-
-    pub(super) fn slices(&self) -> Option<&'s SlidingWindowState> {
-        if let Self::Slices(slices) = self { Some(*slices) } else { None }
-    }
-
-    pub(super) fn leases(&self) -> ConcurrencySummary {
-        if let Self::Leases(summary) = self { *summary } else { ConcurrencySummary::default() }
-    }
-
-    pub(super) fn quota(&self) -> Option<QuotaState> {
-        if let Self::Quota(state) = self { Some(*state) } else { None }
-    }
-
-    pub(super) fn penalty(&self) -> Option<PenaltyState> {
-        if let Self::Penalty(state) = self { Some(*state) } else { None }
     }
 }

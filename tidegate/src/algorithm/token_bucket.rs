@@ -31,7 +31,9 @@
 
 use std::time::Duration;
 
-use super::{DecidedTake, FractionalMicros, Op, OpResult, Outcome, Take, TakePosition};
+use super::lua::{LuaFunction, LuaInput};
+use super::value::{parse_moment, split_list};
+use super::{DecidedTake, Effect, FractionalMicros, Kind, Op, Outcome, State, Take, TakePosition};
 use crate::limit::{LimitError, MAX_WINDOW_MICROS};
 use crate::{Rate, Timestamp};
 
@@ -49,6 +51,9 @@ pub struct TokenBucket {
 /// Maximum of [`TokenBucketState::returned`]. From there on it no longer tells refunds apart, and a refund gives back only what
 /// the take by itself is missing.
 pub(super) const MAX_RETURNED_MICROS: u64 = 1 << 52;
+
+/// The longest delay of a token bucket is its refill period times this, 2^63: longer than any delay. `holds.lua` needs the period.
+const DELAY_FACTOR: f64 = (1_u64 << 63) as f64;
 
 /// The state of a token bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,6 +129,14 @@ impl TokenBucket {
         FractionalMicros { micros: now.as_micros() + self.burst.micros, part: self.burst.part }
     }
 
+    /// The span of the cost, the rate, and the burst window.
+    pub(super) fn push_bucket_numbers(&self, cost: u64, push: &mut impl FnMut(f64)) {
+        let span = self.span(cost);
+        for number in [span.micros, span.part, self.refill.amount(), self.burst.micros, self.burst.part] {
+            push(number as f64);
+        }
+    }
+
     /// The state at `now`, and whether it was rebased to the end of the burst window.
     #[inline(always)]
     pub(super) fn normalize(&self, state: Option<TokenBucketState>, now: Timestamp) -> (TokenBucketState, bool) {
@@ -135,7 +148,7 @@ impl TokenBucket {
         }
         let mut rebased = false;
         if full.micros < now.as_micros() {
-            if returned > 0 && expiry(TokenBucketState { full, returned }, self) <= now.as_micros() {
+            if returned > 0 && self.expiry(TokenBucketState { full, returned }) <= now.as_micros() {
                 returned = 0;
             }
             full = FractionalMicros::whole(now.as_micros());
@@ -171,105 +184,149 @@ impl From<FractionalMicros> for TokenBucketState {
     }
 }
 
-/// Decides `op` on `state`. Twin: `token_bucket.lua`.
-#[inline(always)]
-pub fn apply(
-    state: Option<TokenBucketState>,
-    limit: &TokenBucket,
-    now: Timestamp,
-    op: Op,
-) -> OpResult<TokenBucketState> {
-    let rate = limit.refill.amount();
-    let (TokenBucketState { full, returned }, rebased) = limit.normalize(state, now);
-    let slack = limit.ceiling(now).minus(full, rate);
-    let with = |full: FractionalMicros| TokenBucketState { full, returned };
-    match op {
-        Op::Take(take) if take.total() == 0 => OpResult::admitted(None),
-        Op::Take(take) => {
-            let need = limit.span(take.total());
-            if need <= slack {
-                OpResult::admitted(Some(with(full.plus(need, rate))))
-            } else {
-                OpResult::denied(rebased.then_some(with(full)))
+impl From<TokenBucketState> for State {
+    #[inline(always)]
+    fn from(state: TokenBucketState) -> Self {
+        if state.returned == 0 { Self::Bucket(state.full) } else { Self::RefundedBucket(Box::new(state)) }
+    }
+}
+
+impl Kind for TokenBucket {
+    type State<'s> = TokenBucketState;
+    type Change = TokenBucketState;
+
+    const LUA: LuaFunction = LuaFunction {
+        number: 1,
+        name: "token_bucket",
+        text: include_str!("token_bucket.lua"),
+        needs: "",
+        numbers: 6,
+        refund_numbers: 5,
+    };
+
+    #[inline(always)]
+    fn state(state: &State) -> Option<TokenBucketState> {
+        match state {
+            State::Bucket(full) => Some((*full).into()),
+            State::RefundedBucket(state) => Some(**state),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn create(change: TokenBucketState) -> State {
+        change.into()
+    }
+
+    #[inline(always)]
+    fn apply(&self, state: Option<TokenBucketState>, now: Timestamp, op: Op) -> Effect<TokenBucketState> {
+        let rate = self.refill.amount();
+        let (TokenBucketState { full, returned }, rebased) = self.normalize(state, now);
+        let slack = self.ceiling(now).minus(full, rate);
+        let with = |full: FractionalMicros| TokenBucketState { full, returned };
+        match op {
+            Op::Take(take) if take.total() == 0 => Effect::admitted(None),
+            Op::Take(take) => {
+                let need = self.span(take.total());
+                if need <= slack {
+                    Effect::admitted(Some(with(full.plus(need, rate))))
+                } else {
+                    Effect::denied(rebased.then_some(with(full)))
+                }
+            }
+            Op::Charge { cost, .. } | Op::Fill { cost } => {
+                let need = self.span(cost).min(slack);
+                Effect::admitted((need > FractionalMicros::default()).then(|| with(full.plus(need, rate))))
+            }
+            Op::Refund { cost, position } => {
+                let now = FractionalMicros::whole(now.as_micros());
+                let missing = self.missing_until(position, returned).saturating_minus(now, rate);
+                let back = self.span(cost).min(full.minus(now, rate)).min(missing);
+                // The last take has no other behind it that would move.
+                let is_last = (position.full(), position.returned()) == (full, returned);
+                let moved = if is_last { 0 } else { back.ceil() };
+                Effect::admitted((back > FractionalMicros::default()).then(|| TokenBucketState {
+                    full: full.minus(back, rate),
+                    returned: returned.saturating_add(moved).min(MAX_RETURNED_MICROS),
+                }))
+            }
+            // Nothing of it is held.
+            Op::Renew { .. } | Op::Hold(_) | Op::Strike => Effect::denied(None),
+        }
+    }
+
+    #[inline(always)]
+    fn room(&self, state: Option<TokenBucketState>, now: Timestamp, take: Take) -> u64 {
+        let (TokenBucketState { full, .. }, _) = self.normalize(state, now);
+        let slack = self.ceiling(now).minus(full, self.refill.amount());
+        self.tokens_in(slack, self.span(take.cost), take.units)
+    }
+
+    #[inline(always)]
+    fn outcome(&self, state: Option<TokenBucketState>, now: Timestamp, decided: DecidedTake) -> Outcome {
+        let rate = self.refill.amount();
+        let (TokenBucketState { mut full, .. }, _) = self.normalize(state, now);
+        let need = self.span(decided.take.total());
+        let slack = self.ceiling(now).minus(full, rate);
+        let shortfall = if need > slack { need.minus(slack, rate) } else { FractionalMicros::default() };
+        let retry = (!decided.admitted && decided.take.total() <= self.capacity)
+            .then(|| Duration::from_micros(shortfall.ceil()));
+        if decided.consumed {
+            full = full.plus(need, rate);
+        }
+        // A reply that contradicts its own state, such as one that a proxy garbled, must not panic.
+        let slack = self.ceiling(now).saturating_minus(full, rate);
+        Outcome {
+            remaining: self.tokens_in(slack, self.emission, self.capacity),
+            retry_after: retry,
+            reset_after: Duration::from_micros(full.ceil() - now.as_micros()),
+            ..decided.outcome(self.capacity)
+        }
+    }
+
+    #[inline(always)]
+    fn position(&self, state: Option<TokenBucketState>, now: Timestamp, take: Take) -> TakePosition {
+        let rate = self.refill.amount();
+        let (TokenBucketState { full, returned }, _) = self.normalize(state, now);
+        let need = self.span(take.total());
+        let alone = FractionalMicros::whole(now.as_micros()).plus(need, rate);
+        TakePosition::from_bucket(alone, full.plus(need, rate), returned)
+    }
+
+    /// A bucket with refunds is remembered after it is full again, until every take from before the last refund would have refilled by
+    /// itself.
+    #[inline(always)]
+    fn expiry(&self, state: TokenBucketState) -> u64 {
+        state.full.ceil() + state.returned.min(self.burst.ceil())
+    }
+
+    fn decode(&self, value: &[u8]) -> Option<State> {
+        let (moment, more) = split_list(value)?;
+        let returned = match more[..] {
+            [] => 0,
+            [returned @ 1..=MAX_RETURNED_MICROS] => returned,
+            _ => return None,
+        };
+        Some(TokenBucketState { full: parse_moment(moment)?, returned }.into())
+    }
+
+    fn push_numbers(&self, input: LuaInput, _: impl FnOnce() -> Timestamp, mut push: impl FnMut(f64)) {
+        self.push_bucket_numbers(input.cost, &mut push);
+        // Exact, since it only changes the exponent; and longer than any delay.
+        push(self.refill.period_micros() as f64 * DELAY_FACTOR);
+        if input.is_adjustment {
+            let (alone, full) = (input.position.slot(), input.position.full());
+            for number in [alone.micros, alone.part, full.micros, full.part, input.position.returned()] {
+                push(number as f64);
             }
         }
-        Op::Charge { cost, .. } => {
-            let need = limit.span(cost).min(slack);
-            OpResult::admitted((need > FractionalMicros::default()).then(|| with(full.plus(need, rate))))
-        }
-        // Nothing of it is held.
-        Op::Renew { .. } | Op::Hold(_) => OpResult::denied(None),
-        Op::Refund { cost, position } => {
-            let now = FractionalMicros::whole(now.as_micros());
-            let missing = limit.missing_until(position, returned).saturating_minus(now, rate);
-            let back = limit.span(cost).min(full.minus(now, rate)).min(missing);
-            // The last take has no other behind it that would move.
-            let is_last = (position.full(), position.returned()) == (full, returned);
-            let moved = if is_last { 0 } else { back.ceil() };
-            OpResult::admitted((back > FractionalMicros::default()).then(|| TokenBucketState {
-                full: full.minus(back, rate),
-                returned: returned.saturating_add(moved).min(MAX_RETURNED_MICROS),
-            }))
-        }
     }
-}
-
-/// Where a take that is admitted on `state` is consumed.
-#[inline(always)]
-pub(super) fn position(
-    state: Option<TokenBucketState>,
-    limit: &TokenBucket,
-    now: Timestamp,
-    take: Take,
-) -> TakePosition {
-    let rate = limit.refill.amount();
-    let (TokenBucketState { full, returned }, _) = limit.normalize(state, now);
-    let need = limit.span(take.total());
-    let alone = FractionalMicros::whole(now.as_micros()).plus(need, rate);
-    TakePosition::from_bucket(alone, full.plus(need, rate), returned)
-}
-
-/// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `token_bucket.lua`.
-#[inline(always)]
-pub fn room(state: Option<TokenBucketState>, limit: &TokenBucket, now: Timestamp, take: Take) -> u64 {
-    let (TokenBucketState { full, .. }, _) = limit.normalize(state, now);
-    let slack = limit.ceiling(now).minus(full, limit.refill.amount());
-    limit.tokens_in(slack, limit.span(take.cost), take.units)
-}
-
-/// The outcome for the caller, from the state before the decision.
-#[inline(always)]
-pub fn outcome(state: Option<TokenBucketState>, limit: &TokenBucket, now: Timestamp, decided: DecidedTake) -> Outcome {
-    let rate = limit.refill.amount();
-    let (TokenBucketState { mut full, .. }, _) = limit.normalize(state, now);
-    let need = limit.span(decided.take.total());
-    let slack = limit.ceiling(now).minus(full, rate);
-    let shortfall = if need > slack { need.minus(slack, rate) } else { FractionalMicros::default() };
-    let retry =
-        (!decided.admitted && decided.take.total() <= limit.capacity).then(|| Duration::from_micros(shortfall.ceil()));
-    if decided.consumed {
-        full = full.plus(need, rate);
-    }
-    // A reply that contradicts its own state, such as one that a proxy garbled, must not panic.
-    let slack = limit.ceiling(now).saturating_minus(full, rate);
-    Outcome {
-        remaining: limit.tokens_in(slack, limit.emission, limit.capacity),
-        retry_after: retry,
-        reset_after: Duration::from_micros(full.ceil() - now.as_micros()),
-        ..decided.outcome(limit.capacity)
-    }
-}
-
-/// The first instant, in microseconds, at which `state` is equivalent to none. A bucket with refunds is remembered after it is full
-/// again, until every take from before the last refund would have refilled by itself.
-#[inline(always)]
-pub fn expiry(state: TokenBucketState, limit: &TokenBucket) -> u64 {
-    state.full.ceil() + state.returned.min(limit.burst.ceil())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Limit, algorithm};
 
     const START: u64 = 1_790_000_000_000_000;
     const SECOND: u64 = 1_000_000;
@@ -292,13 +349,13 @@ mod tests {
     /// Takes from `state`: the state after it, and the position.
     fn take(state: TokenBucketState, now: Timestamp, cost: u64) -> (TokenBucketState, TakePosition) {
         let take = Take::one(cost);
-        let after = apply(Some(state), &ten(), now, Op::Take(take));
+        let after = ten().apply(Some(state), now, Op::Take(take));
         assert!(after.admitted);
-        (after.change.unwrap(), position(Some(state), &ten(), now, take))
+        (after.change.unwrap(), ten().position(Some(state), now, take))
     }
 
     fn refund(state: TokenBucketState, now: Timestamp, cost: u64, position: TakePosition) -> Option<TokenBucketState> {
-        apply(Some(state), &ten(), now, Op::Refund { cost, position }).change
+        ten().apply(Some(state), now, Op::Refund { cost, position }).change
     }
 
     #[test]
@@ -365,7 +422,7 @@ mod tests {
         let empty = TokenBucketState::from(FractionalMicros::whole(START + 2 * SECOND));
         let back = |alone: FractionalMicros, full| {
             let op = Op::Refund { cost: 7, position: TakePosition::from_bucket(alone, full, 0) };
-            let after = apply(Some(empty), &bucket, at(1), op).change;
+            let after = bucket.apply(Some(empty), at(1), op).change;
             after.map(|after| empty.full.minus(after.full, 7))
         };
         let moment = |part| FractionalMicros { micros: START + SECOND + 5, part };
@@ -379,11 +436,32 @@ mod tests {
     #[test]
     fn a_bucket_with_refunds_is_remembered_for_at_most_twice_its_burst_window() {
         for (full, returned, end) in [(10, 0, 10), (10, 3, 13), (10, 10, 20), (10, 11, 20), (4, 500, 14)] {
-            assert_eq!(expiry(state(full, returned), &ten()), START + end * SECOND);
+            assert_eq!(ten().expiry(state(full, returned)), START + end * SECOND);
         }
         // Full again after 4 s; remembered until 7 s.
         let returned = |now| take(state(4, 3), now, 1).0.returned / SECOND;
         assert_eq!([returned(at(3)), returned(at(4)), returned(at(5)), returned(at(7))], [3, 3, 3, 0]);
         assert_eq!(take(state(4, 3), Timestamp::from_micros(START + 7 * SECOND - 1), 1).0.returned, 3 * SECOND);
+    }
+
+    #[test]
+    fn only_a_token_bucket_counts_refunds() {
+        let rate = Rate::per_second(1).unwrap();
+        let (token, leaky) = (Limit::token_bucket(10, rate).unwrap(), Limit::leaky_bucket(rate, 9).unwrap());
+        let full = FractionalMicros { micros: 1_790_000_000_000_000, part: 7 };
+        for (value, returned) in [("71790000000000000", 0), ("71790000000000000,3000000", 3_000_000)] {
+            let state = State::decode(&token, value.as_bytes()).unwrap();
+            assert_eq!(TokenBucket::state(&state), Some(TokenBucketState { full, returned }));
+            assert_eq!(state.extra_life_micros(&token), returned);
+            assert_eq!(algorithm::expiry(&state, &token), full.micros + 1 + returned);
+            let of_leaky = State::decode(&leaky, value.as_bytes());
+            assert_eq!(of_leaky.map(|state| state.extra_life_micros(&leaky)), (returned == 0).then_some(0));
+        }
+        let most = format!("71790000000000000,{MAX_RETURNED_MICROS}");
+        assert_eq!(State::decode(&token, most.as_bytes()).unwrap().extra_life_micros(&token), 10_000_000);
+        let more = format!("71790000000000000,{}", MAX_RETURNED_MICROS + 1);
+        for value in ["71790000000000000,0", "71790000000000000,", "71790000000000000,3,4", &more] {
+            assert_eq!(State::decode(&token, value.as_bytes()), None, "{value}");
+        }
     }
 }

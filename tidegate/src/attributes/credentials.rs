@@ -57,7 +57,7 @@ pub(super) fn normalize_credentials(value: &str, parts: CredentialParts) -> Cow<
     // Many verifiers take the second word. Other schemes may have a list of parameters.
     let word = rest.split(char::is_whitespace).next().unwrap_or(rest);
     let credentials = if is_bearer || is_token68(word) { word } else { rest };
-    with_scheme(value, &name, Token::parse(credentials).map_or(credentials, |token| token.part(parts)))
+    with_scheme(value, &name, BearerToken::parse(credentials).map_or(credentials, |token| token.part(parts)))
 }
 
 /// Whether a word stands for this scheme: HAProxy also accepts its first letters, as many as make it unambiguous.
@@ -133,7 +133,7 @@ const fn base64_digit(byte: u8) -> Option<u8> {
 
 /// A JSON Web Token.
 #[derive(Clone, Copy)]
-struct Token<'v> {
+struct BearerToken<'v> {
     text: &'v str,
     /// The length of the header and the payload, which the signature covers as they are written.
     signed_bytes: usize,
@@ -141,7 +141,7 @@ struct Token<'v> {
 
 /// The token after `Bearer`. Envoy looks for `Bearer ` anywhere in the value, skips what cannot be part of a token, and ends at the first
 /// such character after it. A token alone counts as a bearer token: some verifiers accept both.
-fn find_bearer_token(value: &str) -> Option<Token<'_>> {
+fn find_bearer_token(value: &str) -> Option<BearerToken<'_>> {
     let start = value.find(BEARER_PREFIX).map(|start| start + BEARER_PREFIX.len());
     let rest = start.map_or_else(
         || match value.split_once(char::is_whitespace) {
@@ -151,14 +151,14 @@ fn find_bearer_token(value: &str) -> Option<Token<'_>> {
         |start| Some(&value[start..]),
     )?;
     let rest = rest.trim_start_matches(|letter| !is_token_letter(letter));
-    Token::parse(rest.split(|letter| !is_token_letter(letter)).next().unwrap_or_default())
+    BearerToken::parse(rest.split(|letter| !is_token_letter(letter)).next().unwrap_or_default())
 }
 
 const fn is_token_letter(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.')
 }
 
-impl<'v> Token<'v> {
+impl<'v> BearerToken<'v> {
     /// A text of three parts in Base64 of which the first is an object. Other tokens are opaque.
     fn parse(text: &'v str) -> Option<Self> {
         let (signed, signature) = text.rsplit_once('.')?;

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::bytes_to_text;
+
 /// Whether a header can have this name (RFC 9110, section 5.1: a token).
 pub fn is_header_name(name: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -18,13 +20,13 @@ pub fn is_list_header(name: &str) -> bool {
     begins_with_accept || LIST_HEADERS.iter().any(|list| name.eq_ignore_ascii_case(list))
 }
 
-/// All lines of the header `name` as one value, in their order; `None` if there is no line.
+/// All lines of the header `name` as one value, in their order and as [text](bytes_to_text); `None` if there is no line.
 ///
 /// Lines are joined with `, ` (RFC 9110, section 5.3), those of `Cookie` with `; ` (RFC 9113, section 8.2.3). Every line
 /// counts. If only the first counted, a client could hide the line of a proxy behind its own; if only the last, the reverse.
-/// Front ends join the lines of [lists](is_list_header) only.
-pub fn join_header_lines<'a>(name: &str, lines: impl IntoIterator<Item = Cow<'a, str>>) -> Option<Cow<'a, str>> {
-    let mut lines = lines.into_iter();
+/// [Attributes](super::RequestAttributes::add_header) join the lines of [lists](is_list_header) only.
+pub fn join_header_lines<'a>(name: &str, lines: impl IntoIterator<Item = &'a [u8]>) -> Option<Cow<'a, str>> {
+    let mut lines = lines.into_iter().map(bytes_to_text);
     let mut value = lines.next()?;
     for line in lines {
         let value = value.to_mut();
@@ -41,7 +43,7 @@ mod tests {
     #[test]
     fn lines_of_one_header_are_joined_in_their_order() {
         let join = |name: &str, lines: &[&'static str]| {
-            join_header_lines(name, lines.iter().map(|line| Cow::Borrowed(*line))).map(Cow::into_owned)
+            join_header_lines(name, lines.iter().map(|line| line.as_bytes())).map(Cow::into_owned)
         };
         for (name, lines, expected) in [
             ("x-key", &[][..], None),
@@ -68,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_single_line_is_not_copied() {
-        assert!(matches!(join_header_lines("x-key", [Cow::Borrowed("a")]), Some(Cow::Borrowed("a"))));
+        assert!(matches!(join_header_lines("x-key", [&b"a"[..]]), Some(Cow::Borrowed("a"))));
     }
 
     #[test]

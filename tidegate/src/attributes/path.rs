@@ -9,11 +9,6 @@ use super::path_escape::{needs_no_escape, push_normalized, split_escape};
 /// The path of `OPTIONS *`, which applies to the whole server.
 pub const ASTERISK_PATH: &str = "*";
 
-/// The path and the query of a request target. There is no query without a `?`.
-pub fn split_target(target: &str) -> (&str, Option<&str>) {
-    target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)))
-}
-
 /// The normal form of a path after every dot segment is resolved and every empty segment removed; borrowed if only a query, a
 /// fragment, a scheme or a host is removed.
 ///
@@ -193,15 +188,6 @@ mod tests {
         for filling in ["a".repeat(100_000), "\"".repeat(3_000), "é".repeat(2_000), "/.".repeat(5_000)] {
             let path = normalize_path(&format!("/users/{filling}/login")).into_owned();
             assert!(path.ends_with("/login") && is_normal(&path));
-        }
-    }
-
-    #[test]
-    fn a_target_is_split_at_its_first_question_mark() {
-        for (target, expected) in
-            [("/a", ("/a", None)), ("/a?", ("/a", Some(""))), ("/a?b=c?d", ("/a", Some("b=c?d"))), ("*", ("*", None))]
-        {
-            assert_eq!(split_target(target), expected, "{target}");
         }
     }
 

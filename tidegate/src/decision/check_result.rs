@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use crate::Network;
 use crate::algorithm::{Calendar, Outcome, TakePosition};
 use crate::http::ErrorFormat;
 use crate::limit::Algorithm;
+use crate::limits::Window;
 use crate::plan::{Check, Plan, Role};
 use crate::spi::{CheckVerdict, Subject};
-use crate::{Network, Window};
 
 /// The result of one check, with its rule, limit and subject.
 #[derive(Clone, Debug)]
@@ -48,11 +49,11 @@ impl CheckResult {
     pub(super) fn new(plan: &Plan<'_>, check: &Check<'_>, result: &CheckVerdict) -> Self {
         let gate = check.gate();
         Self {
-            rule: gate.rule_smol_str().clone(),
-            limit_name: gate.limit_name_smol_str().clone(),
+            rule: gate.rule().id.clone(),
+            limit_name: gate.limit_name().clone(),
             plan: gate.plan_arc(),
             security: check.is_security(),
-            error_format: gate.error_format(),
+            error_format: gate.rule().error_format,
             window: gate.window(),
             algorithm: gate.limit().algorithm(),
             role: gate.role(),
@@ -64,7 +65,7 @@ impl CheckResult {
             anonymous: check.is_anonymous(),
             network: check.network(),
             overflowed: result.overflowed,
-            local: result.unstored,
+            local: result.stateless,
             share: false,
             skipped: result.skipped,
             position: result.position,
@@ -122,7 +123,7 @@ impl CheckResult {
         self.consumed
     }
 
-    /// Whether the subject is unauthenticated.
+    /// Whether the subject is anonymous.
     pub const fn is_anonymous(&self) -> bool {
         self.anonymous
     }

@@ -22,7 +22,7 @@ pub enum Ending {
 /// The actual cost under each rule of a grant. Under all others it stays as it was taken.
 ///
 /// ```
-/// use tidegate::Costs;
+/// use tidegate::grants::Costs;
 ///
 /// let same_everywhere = Costs::from(1_234);
 /// let by_rule = Costs::default().with("tokens", 1_234).with("requests", 1);

@@ -30,7 +30,7 @@ pub struct GrantPart {
     pub(super) position: TakePosition,
     /// How long a slot is held without a renewal.
     pub(super) lease: Duration,
-    /// Whether the subject is unauthenticated.
+    /// Whether the subject is anonymous.
     pub(super) anonymous: bool,
     /// Whether it is a shadow check.
     pub(super) shadow: bool,

@@ -8,8 +8,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::http::{ErrorFormat, HeaderField};
+use crate::limits::Algorithm;
 use crate::plan::Role;
-use crate::{Algorithm, CheckResult, Decision, Timestamp, decimal};
+use crate::spi::CheckResult;
+use crate::{Decision, Timestamp, decimal};
 
 /// The largest number in any field: the largest integer of a structured field (RFC 9651).
 const MAX_FIELD_NUMBER: u64 = 999_999_999_999_999;

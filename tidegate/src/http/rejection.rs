@@ -9,8 +9,10 @@ use crate::algorithm::Outcome;
 use crate::algorithm::concurrency::RETRY;
 use crate::decision::RETRY_AFTER_FAILURE;
 use crate::http::{ErrorFormat, HeaderPolicy};
+use crate::limits::Algorithm;
 use crate::plan::Role;
-use crate::{Algorithm, CheckResult, Decision, RequestProblem, StoreError, StoreErrorKind};
+use crate::spi::CheckResult;
+use crate::{Decision, RequestProblem, StoreError, StoreErrorKind};
 
 /// The name of a denial, for programs.
 const DENIED: &str = "rate_limit_exceeded";

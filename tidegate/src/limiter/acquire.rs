@@ -60,30 +60,12 @@ impl<S: Store> Limiter<S> {
         max_wait: Duration,
         timer: &impl Timer,
     ) -> Result<AcquireOutcome, StoreError> {
-        self.acquire_plan(self.plan(request), max_wait, timer).await
-    }
-
-    /// [`acquire`](Self::acquire) for a plan. [Observers](crate::spi::Observer) see the last decision alone, and none after a timeout:
-    /// a request that waits is not a rejected one.
-    pub async fn acquire_plan(
-        &self,
-        plan: Plan<'_>,
-        max_wait: Duration,
-        timer: &(impl Timer + ?Sized),
-    ) -> Result<AcquireOutcome, StoreError> {
-        let outcome = self.acquire_plan_until(plan, self.arrive(), max_wait, timer, pending()).await?;
+        let arrival = self.plans().arrive();
+        let outcome = self.acquire_plan(self.plan(request), arrival, max_wait, timer, pending()).await?;
         Ok(outcome.unwrap_or(AcquireOutcome::TimedOut))
     }
 
-    /// The number of a caller of [`acquire_plan_until`](Self::acquire_plan_until), in the order of arrival.
-    pub fn arrive(&self) -> u64 {
-        self.waiting.queue.next_number()
-    }
-
-    /// [`acquire_plan`](Self::acquire_plan), or `None` once `changed` completes while the request waits: then the caller comes again with
-    /// a plan of the new rules, by a limiter [with the same waiting callers](Self::with_rules). With the same `arrival`, it stays before
-    /// those who came later. A request that has its place in a leaky bucket keeps it.
-    pub async fn acquire_plan_until(
+    pub(super) async fn acquire_plan(
         &self,
         plan: Plan<'_>,
         arrival: u64,

@@ -1,10 +1,10 @@
 //! How grants end: refunds, settlements, commits and releases. The [`Grant`] says what each does to its parts.
 
-use crate::algorithm::AdjustmentOutcome;
+use crate::algorithm::{self, AdjustmentOutcome, Op, Take};
 use crate::grant::{Ending, Grant, GrantError, GrantKind, PartAdjustments};
 use crate::plan::{Check, Plan, ReservationTerms};
 use crate::store::{Adjustment, AdjustmentResults, Store, StoreError, StoreErrorKind};
-use crate::{Limiter, Request};
+use crate::{Decision, Limiter, OnFailure, Request};
 
 /// Ending
 impl<S: Store> Limiter<S> {
@@ -24,6 +24,14 @@ impl<S: Store> Limiter<S> {
     ///   the window or period of the limit was changed. Without one only what is found is charged, since an earlier call may have committed
     ///   the rest. If all are lost, nothing is charged, and the result is [`NotHeld`](GrantError::NotHeld).
     /// - [`Release`](Ending::Release) frees slots and holds.
+    ///
+    /// ```
+    /// # use tidegate::{Ending, Grant, Limiter, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, mut grant: Grant) -> Result<(), Box<dyn std::error::Error>> {
+    /// limiter.end(&mut grant, &Ending::Settle(3.into())).await?; // the request cost 3 units
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn end(&self, grant: &mut Grant, ending: &Ending) -> Result<(), GrantError> {
         let [stored, local] = grant.endings(&self.rules, ending);
         let local_results = self.fallback.apply(&local.adjustments, self.store.instances());
@@ -58,6 +66,14 @@ impl<S: Store> Limiter<S> {
 
     /// Ends `grant` in the background, for a future that is being dropped. If the store fails, a refund is lost and its units stay consumed;
     /// releases of slots and ends of holds are sent again until they would have run out.
+    ///
+    /// ```
+    /// # use tidegate::{Ending, Grant, Limiter, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, grant: Grant) -> Result<(), Box<dyn std::error::Error>> {
+    /// limiter.spawn_end(grant, &Ending::Refund);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[allow(clippy::needless_pass_by_value, reason = "a grant ends once")]
     pub fn spawn_end(&self, grant: Grant, ending: &Ending) {
         self.spawn_end_of(&grant, ending);
@@ -74,6 +90,14 @@ impl<S: Store> Limiter<S> {
 
     /// Consumes the cost of `request` without a decision. It is never denied, and consumes at most what is left. A request that
     /// [cannot be judged](crate::RequestProblem) is an error, and charges nobody.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Request, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, request: &Request<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// limiter.charge(request).await?; // a failed login, which is known after the request only
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn charge(&self, request: &Request<'_>) -> Result<(), StoreError> {
         let plan = self.plan(request);
         if let Some(problem) = plan.problem() {
@@ -84,8 +108,23 @@ impl<S: Store> Limiter<S> {
         self.adjust(&charges).await
     }
 
-    /// Applies adjustments. Does nothing if there are none. The error is that of the first one that failed; the others are applied.
-    pub async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+    /// Gives back the costs of a plan that were taken without a grant: to the current window or slice and to buckets, never more than was
+    /// counted there. If a window ends meanwhile, nothing goes back to it. Returns the limits as they are then.
+    pub(super) async fn refund_plan(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+        let peek = plan.clone().with_peek().with_on_failure(OnFailure::Closed);
+        let now = self.check_plan(&peek).await?.decided_at();
+        let refund = |check: &Check<'_>| {
+            let (limit, cost) = (check.gate().limit(), check.cost());
+            let position = algorithm::position(None, limit, now, Take::one(cost));
+            Op::Refund { cost, position }
+        };
+        let refunds: Vec<Adjustment<'_>> =
+            plan.checks().iter().map(|check| Adjustment::new(check, refund(check))).collect();
+        self.adjust(&refunds).await?;
+        self.check_plan(&peek).await
+    }
+
+    pub(super) async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         self.apply(adjustments).await.outcomes().map(drop)
     }
 
@@ -126,7 +165,7 @@ impl<S: Store> Limiter<S> {
         let lost: Vec<_> = each(commits, results).filter(is_lost).map(|(commit, _)| commit).collect();
         if let Some(observer) = &self.observer {
             for commit in &lost {
-                observer.hold_lost(commit.gate.rule());
+                observer.hold_lost(&commit.gate.rule().id);
             }
         }
         let charges: Vec<_> = lost.into_iter().filter_map(Adjustment::charge_without_hold).collect();

@@ -126,21 +126,21 @@ fn local_checks<'p, 'r>(plan: &'p Plan<'r>, error: &StoreError, instances: u32) 
     let mut checks: Vec<LocalCheck<'p, 'r>> = Vec::new();
     for check in plan.enforced().filter(|check| !is_passed_by_group(plan, check, error)) {
         let gate = check.gate();
-        let local = |limit| gate.with_limit(limit).with_security(check.is_security());
-        let (gate, kind) = match (check.policy(error), gate.static_limit()) {
+        let (gate, kind) = match (check.policy(error), gate.rule().static_limit) {
             (OnFailure::Static, Some(limit)) => {
-                if checks.iter().any(|earlier| earlier.kind == LocalLimit::Static && earlier.gate.rule() == gate.rule())
+                if checks
+                    .iter()
+                    .any(|earlier| earlier.kind == LocalLimit::Static && earlier.gate.rule().id == gate.rule().id)
                 {
                     continue;
                 }
-                let stem = KeyStem::for_rule(gate.rule(), limit, STATIC_LIMIT_NAME);
-                let name = STATIC_LIMIT_NAME.into();
-                let cap = Gate::from_names(gate.rule_smol_str().clone(), name, *limit, gate.role(), stem);
-                let cap = cap.with_security(check.is_security()).with_error_format(gate.error_format());
-                (cap, LocalLimit::Static)
+                // Rules that share a budget have a static limit each.
+                let stem = KeyStem::for_rule(&gate.rule().id, &limit, STATIC_LIMIT_NAME);
+                let of_instance = Gate::new(Arc::clone(gate.rule_arc()), STATIC_LIMIT_NAME, limit);
+                (of_instance.with_role(gate.role()).with_stem(stem), LocalLimit::Static)
             }
-            (OnFailure::Local, _) => (local(*gate.limit()), LocalLimit::Whole),
-            (OnFailure::Share, _) => (local(gate.limit().share(instances)), LocalLimit::Share),
+            (OnFailure::Local, _) => (gate.clone(), LocalLimit::Whole),
+            (OnFailure::Share, _) => (gate.with_limit(gate.limit().share(instances)), LocalLimit::Share),
             (OnFailure::Open | OnFailure::Degraded | OnFailure::Closed | OnFailure::Static, _) => continue,
         };
         checks.push(LocalCheck { check, gate, kind });
@@ -161,11 +161,13 @@ impl LocalCheck<'_, '_> {
         let Self { check, gate, kind } = self;
         if *kind == LocalLimit::Static {
             // It counts requests, whatever their cost, unless all of them are free.
-            let is_free = |other: &Check<'_>| other.gate().rule() != gate.rule() || other.cost() == 0;
+            let is_free = |other: &Check<'_>| other.gate().rule().id != gate.rule().id || other.cost() == 0;
             let requests = if plan.enforced().all(is_free) { 0 } else { plan.requests() };
-            return Check::from_key(gate, Key::new(gate.stem(), gate.own_tag(), gate.own_tag()), requests);
+            let all = gate.stem().own_subject();
+            let local = Check::from_key(gate, Key::new(gate.stem(), all.partition(), all), requests);
+            return local.with_security(check.is_security()).with_usage(false);
         }
-        let local = Check::from_key(gate, *check.key(), check.cost());
+        let local = Check::from_key(gate, *check.key(), check.cost()).with_security(check.is_security());
         let local = local.with_anonymous(check.is_anonymous()).with_network(check.network());
         local.with_usage(check.settles_by_usage())
     }

@@ -10,7 +10,7 @@ use crate::{Limiter, Timer};
 
 /// A grant that ends in the background when the guard is dropped: when a handler returns early, panics, or its client goes away.
 ///
-/// Nothing renews it meanwhile; [`Limiter::hold`] and [`HeldLeases`](crate::HeldLeases) do that for slots.
+/// Nothing renews it meanwhile; [`Limiter::hold`] and [`HeldLeases`](crate::grants::HeldLeases) do that for slots.
 #[must_use = "dropping it ends the grant"]
 pub struct GrantGuard<S: Store> {
     limiter: Arc<Limiter<S>>,

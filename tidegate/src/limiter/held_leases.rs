@@ -44,7 +44,8 @@ const INTERVAL_PARTS: u32 = 4;
 ///
 /// ```
 /// # use std::sync::Arc;
-/// use tidegate::{HeldLeases, Limiter, MemoryStore, Request, Timer};
+/// use tidegate::grants::HeldLeases;
+/// use tidegate::{Limiter, MemoryStore, Request, Timer};
 ///
 /// # struct Runtime;
 /// # impl Runtime { fn spawn(&self, _: impl Future) {} }

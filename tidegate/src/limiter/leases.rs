@@ -25,6 +25,16 @@ impl<S: Store> Limiter<S> {
     /// limit now. That is for holders who know, by their own clock, that less than the duration has passed since the slots were last
     /// taken or renewed, measured from before that call. Otherwise the slots may have run out, and others may have worked in their
     /// place: then the work must start over with a new decision. Not after a release either, or a slot is taken that nobody releases.
+    ///
+    /// ```
+    /// # use tidegate::grants::Retake;
+    /// # use tidegate::spi::Store;
+    /// # use tidegate::{Grant, Limiter};
+    /// # async fn example(limiter: &Limiter<impl Store>, grant: Grant) -> Result<(), Box<dyn std::error::Error>> {
+    /// limiter.renew(&grant, Retake::No).await?; // again before grant.duration() has passed
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn renew(&self, grant: &Grant, retake: Retake) -> Result<(), GrantError> {
         match self.renew_each(&[(grant, retake)]).await {
             Ok(held) if held.iter().all(|held| *held) => Ok(()),

@@ -9,12 +9,13 @@ use crate::algorithm::AdjustmentOutcome;
 use crate::algorithm::{HoldOp, Op};
 use crate::ledger::{AccountKey, EntryId, EntryKind, LedgerStage, OutboxEntry, UnconfirmedEntry};
 use crate::plan::{Check, Plan};
+use crate::rules::LedgerMode;
 use crate::spi::{CheckVerdict, Verdict};
 use crate::store::{Adjustment, AdjustmentResult, AdjustmentResults, Store, StoreError, StoreErrorKind};
-use crate::{Decision, LedgerMode, Limit, Limiter, Timestamp};
+use crate::{Decision, Limit, Limiter, Timestamp};
 
 /// Partitions with the generation under which they are written.
-type Generations = SmallVec<[(u16, u64); 1]>;
+type PartitionGenerations = SmallVec<[(u16, u64); 1]>;
 
 impl<S: Store> Limiter<S> {
     /// Sets the ledger. Without one, a memory store without a [journal](crate::MemoryStore::with_journal) decides quotas with a ledger like
@@ -27,16 +28,16 @@ impl<S: Store> Limiter<S> {
     /// The partitions in which `plan` consumes from quotas that must be durable before it is allowed. Read before the decision: if the store
     /// loses a partition in between, the ledger finds another generation.
     #[inline(always)]
-    pub(super) fn sync_generations(&self, plan: &Plan<'_>) -> Generations {
+    pub(super) fn sync_generations(&self, plan: &Plan<'_>) -> PartitionGenerations {
         if self.ledger.is_none() || plan.is_peek() {
-            return Generations::new();
+            return PartitionGenerations::new();
         }
         let is_sync = |check: &&Check<'_>| is_sync(plan, check);
         self.generations(plan.checks().iter().filter(is_sync).map(|check| check.key().partition()))
     }
 
-    fn generations(&self, partitions: impl Iterator<Item = u16>) -> Generations {
-        let mut generations = Generations::new();
+    fn generations(&self, partitions: impl Iterator<Item = u16>) -> PartitionGenerations {
+        let mut generations = PartitionGenerations::new();
         for partition in partitions {
             let generation = self.store.ledger_generation(partition).unwrap_or_default();
             if !generations.contains(&(partition, generation)) {
@@ -62,7 +63,7 @@ impl<S: Store> Limiter<S> {
         &self,
         plan: &Plan<'_>,
         verdict: &Verdict,
-        generations: Generations,
+        generations: PartitionGenerations,
     ) -> Result<(), StoreError> {
         let Some(ledger) = self.ledger.as_ref().filter(|_| !generations.is_empty() && verdict.granted() > 0) else {
             return Ok(());
@@ -79,7 +80,7 @@ impl<S: Store> Limiter<S> {
     /// Waits until charges and commits of quotas that must be durable are so.
     pub(super) async fn confirm_adjustments(
         &self,
-        generations: Generations,
+        generations: PartitionGenerations,
         written: Vec<EntryId>,
     ) -> Result<(), StoreError> {
         match self.ledger.as_ref().filter(|_| !generations.is_empty()) {
@@ -92,9 +93,9 @@ impl<S: Store> Limiter<S> {
     }
 
     /// The partitions in which `adjustments` charge quotas that must be durable. Refunds are durable soon.
-    pub(super) fn sync_adjustments(&self, adjustments: &[Adjustment<'_>]) -> Generations {
+    pub(super) fn sync_adjustments(&self, adjustments: &[Adjustment<'_>]) -> PartitionGenerations {
         if self.ledger.is_none() {
-            return Generations::new();
+            return PartitionGenerations::new();
         }
         let is_charge = |op: &Op| matches!(op, Op::Charge { .. } | Op::Hold(HoldOp::Commit { .. }));
         let is_sync = |one: &&Adjustment<'_>| one.gate.ledger() == Some(LedgerMode::Sync) && is_charge(&one.op);
@@ -119,7 +120,7 @@ impl<S: Store> Limiter<S> {
         let now = decision.decided_at();
         let recorded = plan.enforced().filter(|check| check.gate().ledger().is_some());
         let entries: Vec<OutboxEntry> =
-            recorded.filter_map(|check| unstored_entry(plan, check, decision, now)).collect();
+            recorded.filter_map(|check| journal_entry(plan, check, decision, now)).collect();
         if entries.is_empty() { Ok(()) } else { self.observe_error(ledger.journal(entries)) }
     }
 
@@ -184,7 +185,7 @@ fn refunds<'r>(plan: &Plan<'r>, verdict: &Verdict) -> Vec<Adjustment<'r>> {
 }
 
 /// The entry for what `check` consumes or holds without the store.
-fn unstored_entry(plan: &Plan<'_>, check: &Check<'_>, decision: &Decision, now: Timestamp) -> Option<OutboxEntry> {
+fn journal_entry(plan: &Plan<'_>, check: &Check<'_>, decision: &Decision, now: Timestamp) -> Option<OutboxEntry> {
     let entry = empty_entry(AccountKey::from_key(check.key()), check.gate().limit(), now)?;
     let units = check.cost().saturating_mul(decision.granted());
     match plan.reservation() {

@@ -7,17 +7,17 @@
 //! A reservation without a key whose caller goes away, or whose reply is lost, is released in the background. One with a key is not: its
 //! caller may repeat it, and a late release would end the repeated one.
 
-use std::borrow::Borrow;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
+use crate::grants::GrantError;
 use crate::limit::MAX_WINDOW;
 use crate::plan::{Check, LeaseOwner, Plan, ReservationTerms};
 use crate::spi::Subject;
 use crate::store::{Store, StoreError};
-use crate::{Decision, GrantError, Limiter, MemoryStore, Request};
+use crate::{Decision, Limiter, Request};
 
 /// How long a reservation lasts by default.
 pub const DEFAULT_RESERVATION_TTL: Duration = Duration::from_secs(300);
@@ -60,7 +60,8 @@ impl<S: Store> Limiter<S> {
     /// is a slot, released at the end.
     ///
     /// ```
-    /// use tidegate::{Ending, GrantError, Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
+    /// use tidegate::grants::GrantError;
+    /// use tidegate::{Ending, Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
     ///
     /// # async fn complete() -> Result<(), Box<dyn std::error::Error>> {
     /// let limit = Limit::token_bucket(10_000, Rate::per_second(100)?)?;
@@ -88,17 +89,14 @@ impl<S: Store> Limiter<S> {
         self.reserve_plan(self.plan(request), idempotency_key).await
     }
 
-    /// [`reserve`](Self::reserve) for a plan.
-    pub async fn reserve_plan(&self, plan: Plan<'_>, idempotency_key: Option<&str>) -> Result<Decision, GrantError> {
+    pub(super) async fn reserve_plan(
+        &self,
+        plan: Plan<'_>,
+        idempotency_key: Option<&str>,
+    ) -> Result<Decision, GrantError> {
         let plan = self.reservation_plan(plan, idempotency_key);
-        into_result(self.check_plan(&plan).await.map_err(GrantError::Store)?)
-    }
-
-    /// [`reserve_plan`](Self::reserve_plan), but only rules whose actual cost is the [token usage](crate::UsageKind) of a language model, and
-    /// those that share a budget with them, hold the cost. Under the others the request is counted at once, as by
-    /// [`check_plan`](Self::check_plan): their cost is taken. All or nothing for both.
-    pub async fn reserve_usage_plan(&self, plan: Plan<'_>) -> Result<Decision, StoreError> {
-        self.check_plan(&self.usage_reservation_plan(plan)).await
+        let decision = self.check_plan(&plan).await.map_err(GrantError::Store)?;
+        decision.refusal.map_or(Ok(decision), |refusal| Err(refusal.into()))
     }
 
     /// The open reservations of the subjects of `request`, under every limit that keeps them: neither leaky buckets nor concurrency limits.
@@ -122,41 +120,21 @@ impl<S: Store> Limiter<S> {
         self.outstanding_plan(&self.plan(request)).await
     }
 
-    /// [`outstanding`](Self::outstanding) for a plan.
-    pub async fn outstanding_plan(&self, plan: &Plan<'_>) -> Result<Vec<OutstandingReservations>, StoreError> {
+    pub(super) async fn outstanding_plan(&self, plan: &Plan<'_>) -> Result<Vec<OutstandingReservations>, StoreError> {
         if plan.checks().is_empty() {
             return Ok(Vec::new());
         }
         let holds = self.observe_error(self.store.outstanding(plan).await)?;
         let keeping = plan.checks().iter().zip(holds.checks).filter(|(check, _)| check.gate().limit().keeps_holds());
         let outstanding = keeping.map(|(check, summary)| OutstandingReservations {
-            rule: check.gate().rule_smol_str().clone(),
-            limit_name: check.gate().limit_name_smol_str().clone(),
+            rule: check.gate().rule().id.clone(),
+            limit_name: check.gate().limit_name().clone(),
             reservations: summary.reservations,
             units: summary.units,
             oldest_ends_after: (summary.reservations > 0)
                 .then(|| Duration::from_micros(summary.oldest_ends.saturating_sub(holds.now.as_micros()))),
         });
         Ok(outstanding.collect())
-    }
-}
-
-/// The decision on a reservation, unless it was refused.
-fn into_result(decision: Decision) -> Result<Decision, GrantError> {
-    decision.refusal.map_or(Ok(decision), |refusal| Err(refusal.into()))
-}
-
-/// Without a runtime
-impl<S: Borrow<MemoryStore>> Limiter<S> {
-    /// [`reserve`](Self::reserve) on a memory store, which decides at once and cannot fail.
-    pub fn reserve_now(&self, request: &Request<'_>, idempotency_key: Option<&str>) -> Result<Decision, GrantError> {
-        let plan = self.reservation_plan(self.plan(request), idempotency_key);
-        into_result(self.check_plan_now(&plan))
-    }
-
-    /// [`reserve_usage_plan`](Self::reserve_usage_plan) for a request, on a memory store.
-    pub fn reserve_usage_now(&self, request: &Request<'_>) -> Decision {
-        self.check_plan_now(&self.usage_reservation_plan(self.plan(request)))
     }
 }
 
@@ -180,7 +158,7 @@ impl<S> Limiter<S> {
     }
 
     /// The plan as a reservation under the rules that count tokens. It has a random owner, so no earlier one can refuse it.
-    fn usage_reservation_plan<'r>(&self, plan: Plan<'r>) -> Plan<'r> {
+    pub(super) fn usage_reservation_plan<'r>(&self, plan: Plan<'r>) -> Plan<'r> {
         let terms = ReservationTerms::new(LeaseOwner::random(), self.reservation_ttl, false);
         plan.with_reservation(terms.with_usage_only())
     }

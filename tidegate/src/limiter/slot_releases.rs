@@ -9,13 +9,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
 use crate::plan::Plan;
 use crate::store::Adjustment;
+use crate::sync::Mutex;
 
 /// The callers that wait for slots.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl SlotReleases {
         plan.lease_owner()?;
         let held = plan.checks().iter().filter(|check| check.gate().limit().has_slots());
         let keys: SmallVec<[u128; 1]> = held.map(|check| check.key().id()).collect();
-        let mut waiters = self.lock();
+        let mut waiters = self.waiters.lock();
         waiters.entered += 1;
         let number = waiters.entered;
         for key in &keys {
@@ -77,14 +77,10 @@ impl SlotReleases {
     /// Wakes for each key the first who is not woken yet.
     #[cold]
     fn wake_next(&self, keys: impl Iterator<Item = u128>) {
-        let mut waiters = self.lock();
+        let mut waiters = self.waiters.lock();
         let wakers: Vec<Waker> = keys.filter_map(|key| waiters.wake_next(key)).collect();
         drop(waiters);
         wakers.into_iter().for_each(Waker::wake);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiters> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -103,7 +99,7 @@ impl Waiters {
 impl SlotWaiter<'_> {
     /// Completes when a slot under one of the keys was released.
     pub(crate) fn poll_released(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let mut waiters = self.releases.lock();
+        let mut waiters = self.releases.waiters.lock();
         if let Some(state) = waiters.states.get_mut(&self.number)
             && !std::mem::take(&mut state.is_woken)
         {
@@ -128,7 +124,7 @@ impl SlotWaiter<'_> {
 
 impl Drop for SlotWaiter<'_> {
     fn drop(&mut self) {
-        let mut waiters = self.releases.lock();
+        let mut waiters = self.releases.waiters.lock();
         let is_woken = waiters.states.remove(&self.number).is_some_and(|state| state.is_woken) || self.is_woken;
         for key in &self.keys {
             let Some(numbers) = waiters.by_key.get_mut(key) else { continue };

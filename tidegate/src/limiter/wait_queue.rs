@@ -5,8 +5,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use crate::sync::Mutex;
 
 /// One queue for each set of keys with waiting callers.
 #[derive(Debug, Default)]
@@ -35,23 +36,19 @@ pub(crate) struct QueueTicket<'t> {
 impl WaitQueue {
     /// A number for a caller that arrives.
     pub(crate) fn next_number(&self) -> u64 {
-        let mut queues = self.lock();
+        let mut queues = self.0.lock();
         queues.arrived += 1;
         queues.arrived
     }
 
     /// Joins a queue, behind those who arrived before.
     pub(crate) fn enter(&self, queue: u128, number: u64) -> QueueTicket<'_> {
-        let mut queues = self.lock();
+        let mut queues = self.0.lock();
         let waiters = queues.waiting.entry(queue).or_default();
         let place = waiters.iter().rposition(|waiter| waiter.number < number).map_or(0, |before| before + 1);
         waiters.insert(place, Waiter { number, waker: None });
         drop(queues);
         QueueTicket { wait_queue: self, queue, number }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queues> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -59,7 +56,7 @@ impl Future for &mut QueueTicket<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut queues = self.wait_queue.lock();
+        let mut queues = self.wait_queue.0.lock();
         let Some(queue) = queues.waiting.get_mut(&self.queue) else {
             return Poll::Ready(());
         };
@@ -75,7 +72,7 @@ impl Future for &mut QueueTicket<'_> {
 
 impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
-        let mut queues = self.wait_queue.lock();
+        let mut queues = self.wait_queue.0.lock();
         let Some(queue) = queues.waiting.get_mut(&self.queue) else {
             return;
         };

@@ -1,7 +1,8 @@
 //! Charges, refunds, renewals and ends of holds in a [`MemoryStore`], each by itself except those that are bundled.
 
-use super::{MemoryStore, ledger};
+use super::MemoryStore;
 use crate::algorithm::{self, AdjustmentOutcome, Op, holds};
+use crate::ledger::entry_for_change;
 use crate::overflow::Newcomer;
 use crate::store::{Adjustment, AdjustmentResult, AdjustmentResults, StoreError};
 
@@ -31,7 +32,7 @@ impl MemoryStore {
         self.lock_overflow(&mut locked);
         let is_stuck = |(index, adjustment): (usize, &Adjustment<'_>)| {
             adjustment.is_bundled_place()
-                && !algorithm::apply(locked.get(index), adjustment.limit, now, adjustment.op).admitted
+                && !algorithm::decide(locked.get(index), adjustment.limit, now, adjustment.op).admitted
         };
         let stays_taken = adjustments.iter().enumerate().any(is_stuck);
         let mut results = Vec::with_capacity(adjustments.len());
@@ -47,8 +48,8 @@ impl MemoryStore {
                 continue;
             }
             let is_shared = locked.is_overflow(index);
-            let op = if is_shared { algorithm::without_debt(locked.get(index), limit, now, *op) } else { *op };
-            let result = algorithm::apply(locked.get(index), limit, now, op);
+            let op = if is_shared { op.without_debt() } else { *op };
+            let result = algorithm::decide(locked.get(index), limit, now, op);
             let outcome = match op {
                 Op::Hold(op) if limit.keeps_holds() => {
                     holds::ending(holds::status(locked.get(index), limit, now, holds::owner_of(op)), op)
@@ -57,9 +58,11 @@ impl MemoryStore {
                 _ => AdjustmentOutcome::NotFound,
             };
             let mut entry = None;
-            if let Some(change) = result.change {
-                let recorded =
-                    outbox.zip(ledger::entry_for_adjustment(adjustment, op, locked.get(index), &change, now));
+            if result.changes {
+                let has_ledger = adjustment.gate.ledger().is_some();
+                let recorded = outbox.filter(|_| has_ledger).and_then(|outbox| {
+                    Some((outbox, entry_for_change(&adjustment.key, limit, locked.get(index), &[op], now)?))
+                });
                 if let Some((outbox, recorded)) = recorded {
                     match outbox.append(vec![recorded]) {
                         Ok(ids) => entry = ids.first().copied(),
@@ -70,7 +73,7 @@ impl MemoryStore {
                     }
                 }
                 let max_expiry = adjustment.forget_after().map_or(u64::MAX, |after| now.plus(after).as_micros());
-                locked.update(index, limit, change, max_expiry);
+                locked.update(index, limit, now, &[op], max_expiry);
             }
             results.push(Ok(AdjustmentResult::new(outcome).with_entry(entry)));
         }

@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use super::MemoryStore;
 use super::outbox::MemoryOutbox;
+use crate::Limit;
 use crate::algorithm::quota::QuotaState;
-use crate::algorithm::{Change, Op, State, StateWithHolds};
+use crate::algorithm::{State, StateWithHolds};
 use crate::key::{Key, KeyStem};
-use crate::ledger::{
-    AccountKey, EntryId, GateState, Journal, Outbox, OutboxBatch, OutboxEntry, OutboxPosition, entry_for_change,
-};
-use crate::plan::{Check, Plan};
+use crate::ledger::{AccountKey, EntryId, GateState, Journal, Outbox, OutboxBatch, OutboxPosition};
+use crate::limits::Periods;
+use crate::plan::Plan;
 use crate::store::{Adjustment, StoreError, StoreErrorKind};
-use crate::{Limit, Periods, Timestamp};
 
 /// The states of quotas that the ledger rebuilds are kept for so much longer: their time zones are not known, and up to 26 hours apart.
 const ZONE_MARGIN_MICROS: u64 = 26 * 3_600_000_000;
@@ -46,30 +45,6 @@ impl MemoryStore {
         outbox.require_generations(recorded.map(|one| one.key.partition()))?;
         Ok(Some(outbox))
     }
-}
-
-/// The entry for a change by `check` of `plan`, if it has a ledger and consumes or holds anything.
-pub(super) fn entry_for_check(
-    plan: &Plan<'_>,
-    check: &Check<'_>,
-    before: Option<&State>,
-    change: &Change,
-    now: Timestamp,
-) -> Option<OutboxEntry> {
-    check.gate().ledger()?;
-    entry_for_change(check.key(), check.gate().limit(), before, change, plan.op(check, 1), now)
-}
-
-/// The entry for a change by an adjustment, if it has a ledger and consumes, gives back or ends anything.
-pub(super) fn entry_for_adjustment(
-    adjustment: &Adjustment<'_>,
-    op: Op,
-    before: Option<&State>,
-    change: &Change,
-    now: Timestamp,
-) -> Option<OutboxEntry> {
-    adjustment.gate.ledger()?;
-    entry_for_change(&adjustment.key, adjustment.limit, before, change, op, now)
 }
 
 /// An account is never shared with others, so a full store refuses new ones.
@@ -175,7 +150,7 @@ fn stems_of(states: &[GateState]) -> Vec<KeyStem> {
 }
 
 fn key_of<'s>(key: &AccountKey, stem: &'s KeyStem) -> Key<'s> {
-    Key::in_partition(stem, key.partition, key.subject)
+    Key::new(stem, key.partition, key.subject)
 }
 
 /// A quota of the same length and amount, in UTC. `None` if the account is not that of a quota.

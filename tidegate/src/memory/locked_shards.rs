@@ -1,11 +1,9 @@
 //! `LockedShards`: the shards of one plan, locked until it is decided and written.
 
-use std::sync::PoisonError;
-
 use smallvec::SmallVec;
 
 use super::shard::Shard;
-use crate::algorithm::{Change, State};
+use crate::algorithm::{Op, State};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Limit, Timestamp};
 
@@ -58,11 +56,11 @@ impl LockedShards<'_> {
         shard.remove_expired(id, now);
     }
 
-    /// Changes the state of this check. It expires at `max_expiry` at the latest, unless it is an overflow bucket.
-    pub(super) fn update(&mut self, index: usize, limit: &Limit, change: Change, max_expiry: u64) {
+    /// Applies `ops` to the state of this check. It expires at `max_expiry` at the latest, unless it is an overflow bucket.
+    pub(super) fn update(&mut self, index: usize, limit: &Limit, now: Timestamp, ops: &[Op], max_expiry: u64) {
         let max_expiry = if self.is_overflow(index) { u64::MAX } else { max_expiry };
         let (shard, id) = self.shard(index);
-        shard.update(id, limit, change, max_expiry);
+        shard.update(id, limit, now, ops, max_expiry);
     }
 
     /// Replaces the state of this check by what `replacement` makes of it; `None` removes it. It expires at `expires_at`, in microseconds.
@@ -92,5 +90,5 @@ impl LockedShards<'_> {
 
 /// Locks a shard. A poisoned one is usable, since states are replaced as a whole.
 pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+    shard.lock()
 }

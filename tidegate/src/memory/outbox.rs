@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::ledger::{EntryId, Journal, OutboxBatch, OutboxEntry, OutboxPosition};
 use crate::plan::Plan;
 use crate::spi::Verdict;
 use crate::store::{Adjustment, StoreError, StoreErrorKind};
+use crate::sync::{Mutex, MutexGuard};
 
 /// The largest number of entries that wait for the ledger. Beyond, changes are refused.
 const MAX_OUTBOX_ENTRIES: usize = 100_000;
@@ -43,7 +44,7 @@ impl MemoryOutbox {
 
     /// Locked after the shards.
     pub(super) fn lock(&self) -> MutexGuard<'_, Partitions> {
-        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.partitions.lock()
     }
 
     /// Fails if one of these partitions has no generation.

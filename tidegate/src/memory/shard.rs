@@ -2,7 +2,7 @@
 
 use hashbrown::HashTable;
 
-use crate::algorithm::{self, CLOCK_MARGIN_MICROS, Change, State};
+use crate::algorithm::{self, CLOCK_MARGIN_MICROS, Op, OpResult, State};
 use crate::{Limit, Timestamp};
 
 /// The maximum number of keys in one shard, which bounds the work when the table grows. A table of 1,024 buckets holds this many.
@@ -12,7 +12,7 @@ pub(super) const MAX_SHARD_KEYS: usize = 896;
 const SWEEP_BUCKETS: usize = 4;
 /// The same for a call that finds the shard full.
 const FULL_SWEEP_BUCKETS: usize = 64;
-/// The same for an unauthenticated subject, of which there may be many.
+/// The same for an anonymous subject, of which there may be many.
 const ANONYMOUS_SWEEP_BUCKETS: usize = 16;
 /// A sweep is due after this many changes, and after every new key. Each examined bucket is likely a cache miss.
 const CHANGES_PER_SWEEP: u32 = 32;
@@ -68,19 +68,28 @@ impl Shard {
         }
     }
 
-    /// Changes the state of `id`. It expires when it no longer counts, or at `max_expiry`, in microseconds.
+    /// Applies `ops` to the state of `id`, or makes one. It expires when it no longer counts, or at `max_expiry`, in microseconds. Nothing
+    /// is written if nothing changes.
     #[inline(always)]
-    pub(super) fn update(&mut self, id: u128, limit: &Limit, change: Change, max_expiry: u64) {
+    pub(super) fn update(&mut self, id: u128, limit: &Limit, now: Timestamp, ops: &[Op], max_expiry: u64) {
         let expires_at =
             |state: &State| algorithm::expiry(state, limit).min(max_expiry).saturating_add(CLOCK_MARGIN_MICROS);
+        let Some((first, others)) = ops.split_first() else { return };
         if let Some(entry) = self.table.find_mut(hash(id), |entry| entry.id == id) {
-            entry.state.commit(change);
-            entry.expires_at = expires_at(&entry.state);
-            self.changes = self.changes.wrapping_add(1);
-        } else {
+            let OpResult { mut changes, .. } = entry.state.apply(limit, now, *first);
+            for op in others {
+                changes |= entry.state.apply(limit, now, *op).changes;
+            }
+            if changes {
+                entry.expires_at = expires_at(&entry.state);
+                self.changes = self.changes.wrapping_add(1);
+            }
+        } else if let Some(mut state) = State::new(limit, now, *first) {
+            for op in others {
+                state.apply(limit, now, *op);
+            }
             // A sweep is due.
             self.changes = (self.changes / CHANGES_PER_SWEEP + 1) * CHANGES_PER_SWEEP;
-            let state = State::new(change);
             let entry = TableEntry { id, expires_at: expires_at(&state), state };
             self.table.insert_unique(hash(id), entry, |entry| hash(entry.id));
         }

@@ -11,7 +11,7 @@ const FIELD: &str = "quota.anchor";
 /// The day on which the periods of a quota begin.
 ///
 /// ```
-/// use tidegate::{Anchor, Weekday};
+/// use tidegate::limits::{Anchor, Weekday};
 ///
 /// assert_eq!("sunday".parse(), Ok(Anchor::Weekday(Weekday::Sunday)));
 /// assert_eq!("15".parse(), Ok(Anchor::Day(15)));

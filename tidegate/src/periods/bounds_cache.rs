@@ -1,7 +1,8 @@
 //! `BoundsCache`: the periods around now, computed once for each period and read by every check without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Mutex, PoisonError};
+
+use crate::sync::Mutex;
 
 /// A period and its neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl CachedBounds {
     }
 
     fn write(&self, bounds: PeriodBounds) {
-        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let writing = self.writing.lock();
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before + 1, Ordering::Relaxed);
         fence(Ordering::Release);

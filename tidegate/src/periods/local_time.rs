@@ -7,11 +7,12 @@ impl Periods {
     /// The local time of an instant in the time zone of the periods, with its offset from UTC: `2026-03-29T03:00:00+02:00`.
     ///
     /// ```
-    /// use tidegate::{Period, Periods, Timestamp};
+    /// use tidegate::limits::{Period, Periods};
+    /// use tidegate::Timestamp;
     ///
     /// let days = Periods::new(Period::Day, "Europe/Berlin", None)?;
     /// assert_eq!(days.local_time(Timestamp::from_micros(1_774_746_000_000_000)), "2026-03-29T03:00:00+02:00");
-    /// # Ok::<(), tidegate::LimitError>(())
+    /// # Ok::<(), tidegate::limits::LimitError>(())
     /// ```
     pub fn local_time(self, at: Timestamp) -> String {
         let (local, offset_seconds) = self.0.zoned.local_time(at.as_micros());
@@ -37,7 +38,7 @@ impl Periods {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Period;
+    use crate::limits::Period;
 
     #[test]
     fn a_local_time_has_its_offset() {

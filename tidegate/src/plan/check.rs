@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::{Gate, Role};
 use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
+use crate::rules::OnOverload;
 use crate::spi::Subject;
-use crate::{Network, OnFailure, OnOverload, StoreError, StoreErrorKind, Timestamp};
+use crate::{Network, OnFailure, StoreError, StoreErrorKind, Timestamp};
 
 /// A cost that no limit admits. Larger costs saturate at it.
 const IMPOSSIBLE_COST: u64 = MAX_AMOUNT + 1;
@@ -18,36 +19,36 @@ pub struct Check<'r> {
     gate: &'r Gate,
     key: Key<'r>,
     cost: u64,
-    /// That of the gate, or of a stricter rule that shares the check.
+    /// That of the rule, or of a stricter one that shares the check, and so the next three.
     on_failure: OnFailure,
     on_overload: OnOverload,
     denial_cache: bool,
     security: bool,
-    anonymous: bool,
-    /// That of the gate, or of a rule that shares the check.
     usage: bool,
+    anonymous: bool,
     network: Option<Network>,
 }
 
 impl<'r> Check<'r> {
     pub(crate) fn from_key(gate: &'r Gate, key: Key<'r>, cost: u64) -> Self {
+        let rule = gate.rule();
         Self {
             gate,
             key,
             cost: bounded_cost(gate, cost),
-            on_failure: gate.on_failure(),
-            on_overload: gate.on_overload(),
-            denial_cache: gate.denial_cache(),
-            security: gate.is_security(),
+            on_failure: rule.on_failure,
+            on_overload: rule.on_overload,
+            denial_cache: rule.denial_cache,
+            security: rule.security,
+            usage: rule.usage.is_some(),
             anonymous: false,
-            usage: gate.settles_by_usage(),
             network: None,
         }
     }
 
     /// A check of `gate` for a subject that decides its own partition.
     pub fn new(gate: &'r Gate, subject: Subject, cost: u64) -> Self {
-        Self::from_key(gate, Key::new(gate.stem(), subject, subject), cost)
+        Self::from_key(gate, Key::new(gate.stem(), subject.partition(), subject), cost)
     }
 
     /// The limit and its rule.
@@ -70,13 +71,13 @@ impl<'r> Check<'r> {
         self.security
     }
 
-    /// Whether the actual cost is the [token usage](crate::UsageKind) of a language model, for this rule or one that shares the check.
+    /// Whether the actual cost is the [token usage](crate::rules::UsageKind) of a language model, for this rule or one that shares the check.
     pub const fn settles_by_usage(&self) -> bool {
         self.usage
     }
 
     /// Sets whether the actual cost is the token usage of a language model.
-    pub(crate) const fn with_usage(mut self, usage: bool) -> Self {
+    pub const fn with_usage(mut self, usage: bool) -> Self {
         self.usage = usage;
         self
     }
@@ -99,23 +100,23 @@ impl<'r> Check<'r> {
     /// What happens to a request after the store failed with `error`: [`on_failure`](Self::on_failure), or what
     /// [`on_overload`](Self::on_overload) makes of it. A static rule without a static limit is closed, and so is a rule whose ledger does
     /// not [fit](crate::StoreErrorKind::Mismatch).
-    pub const fn policy(&self, error: &StoreError) -> OnFailure {
+    pub fn policy(&self, error: &StoreError) -> OnFailure {
         if matches!(error.kind(), StoreErrorKind::Mismatch) && self.gate.ledger().is_some() {
             return OnFailure::Closed;
         }
         match self.on_failure.after(error, self.on_overload) {
-            OnFailure::Static if self.gate.static_limit().is_none() => OnFailure::Closed,
+            OnFailure::Static if self.gate.rule().static_limit.is_none() => OnFailure::Closed,
             policy => policy,
         }
     }
 
-    /// Sets whether the subject is unauthenticated.
+    /// Sets whether the subject is anonymous.
     pub const fn with_anonymous(mut self, anonymous: bool) -> Self {
         self.anonymous = anonymous;
         self
     }
 
-    /// Whether the subject is unauthenticated.
+    /// Whether the subject is anonymous.
     pub const fn is_anonymous(&self) -> bool {
         self.anonymous
     }
@@ -133,7 +134,7 @@ impl<'r> Check<'r> {
     }
 
     /// How long the store keeps the state of the subject after its last request, if that is bounded.
-    pub const fn forget_after(&self) -> Option<Duration> {
+    pub fn forget_after(&self) -> Option<Duration> {
         // A subject must not end its block by waiting for less.
         if self.anonymous && !self.gate.is_penalty() { self.gate.forget_after() } else { None }
     }
@@ -147,6 +148,12 @@ impl<'r> Check<'r> {
     /// Sets what happens while the store fails or this instance is overloaded, in place of what the rule says.
     pub(crate) const fn with_policy(mut self, on_failure: OnFailure) -> Self {
         (self.on_failure, self.on_overload) = (on_failure, OnOverload::Policy);
+        self
+    }
+
+    /// Sets whether responses must not contain details.
+    pub(crate) const fn with_security(mut self, security: bool) -> Self {
+        self.security = security;
         self
     }
 
@@ -179,7 +186,7 @@ impl<'r> Check<'r> {
         self.restrict(other);
     }
 
-    /// Takes the stricter settings of two checks with the same key. The subject is unauthenticated only if it is for both.
+    /// Takes the stricter settings of two checks with the same key. The subject is anonymous only if it is for both.
     fn restrict(&mut self, other: &Self) {
         self.on_failure = self.on_failure.stricter(other.on_failure);
         self.on_overload = self.on_overload.stricter(other.on_overload);

@@ -10,7 +10,9 @@ impl<'r> Plan<'r> {
     /// Merges the plans of two requests into one that passes as a whole or not at all. The costs of checks with the same key add
     /// up. If one of them has a [problem](Self::problem), the result has no checks and that problem.
     pub fn merge(mut self, other: &Plan<'r>) -> Self {
-        self.requests += other.requests;
+        // A plan without checks, such as that which a front end begins with, is no request that a limit counts.
+        let requests = |plan: &Self| if plan.checks.is_empty() { 0 } else { plan.requests };
+        self.requests = (requests(&self) + requests(other)).max(1);
         if let Some(problem) = self.problem().or(other.problem()) {
             return self.with_problem(problem.clone(), self.error_format().max(other.error_format()));
         }

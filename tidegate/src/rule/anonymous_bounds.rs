@@ -1,8 +1,8 @@
-//! `AnonymousBounds`: how many unauthenticated subjects a rule remembers, and for how long.
+//! `AnonymousBounds`: how many anonymous subjects a rule remembers, and for how long.
 
 use std::time::Duration;
 
-/// Bounds for unauthenticated subjects such as addresses, which are free to create.
+/// Bounds for anonymous subjects such as addresses, which are free to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AnonymousBounds {

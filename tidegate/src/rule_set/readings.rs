@@ -1,8 +1,10 @@
 //! Resolving a request whose path servers may read in several ways.
 
+use smallvec::SmallVec;
+
 use super::RuleSet;
 use crate::Request;
-use crate::attributes::{PATH, PathError, PathReadings};
+use crate::attributes::{PATH, PathError, PathReadings, is_plain_path};
 use crate::plan::Plan;
 use crate::spi::RequestMemo;
 
@@ -14,22 +16,49 @@ impl RuleSet {
         PathReadings::new(path)
     }
 
+    /// The path of a request, if rules read it and it may have several readings.
+    #[inline(always)]
+    pub(super) fn ambiguous_path<'q>(&self, request: &Request<'q>) -> Option<&'q str> {
+        if !self.reads_path {
+            return None;
+        }
+        request.attribute(PATH).filter(|path| !is_plain_path(path))
+    }
+
+    /// Calls `read` with the request for each reading of its path.
+    pub(super) fn for_each_reading(
+        &self,
+        request: &Request<'_>,
+        path: &str,
+        mut read: impl FnMut(&Request<'_>, &RequestMemo),
+    ) -> Result<(), PathError> {
+        let (readings, memo) = (self.path_readings(path)?, RequestMemo::new());
+        for reading in readings.iter() {
+            if reading == path {
+                read(request, &memo);
+            } else {
+                read(&request.clone().with_replaced_attribute(PATH, reading), &memo);
+            }
+        }
+        Ok(())
+    }
+
     /// The checks of every reading.
     #[inline(never)]
     pub(super) fn resolve_readings(&self, request: &Request<'_>, path: &str) -> Plan<'_> {
-        let readings = match self.path_readings(path) {
-            Ok(readings) => readings,
-            Err(error) => return Plan::refused(error.into()),
-        };
-        let memo = RequestMemo::new();
-        let resolve = |reading: &str| {
-            if reading == path {
-                return self.resolve_reading(request, &memo);
-            }
-            self.resolve_reading(&request.clone().with_replaced_attribute(PATH, reading), &memo)
-        };
-        let first = resolve(readings.as_written());
-        readings.iter().skip(1).map(resolve).fold(first, |plan, other| plan.unite(&other))
+        let mut united: Option<Plan<'_>> = None;
+        let readings = self.for_each_reading(request, path, |request, memo| {
+            let plan = self.resolve_reading(request, memo);
+            united = Some(match united.take() {
+                Some(others) => others.unite(&plan),
+                None => plan,
+            });
+        });
+        match (readings, united) {
+            (Ok(()), Some(plan)) => plan,
+            (Ok(()), None) => Plan::from_distinct(SmallVec::new()),
+            (Err(error), _) => Plan::refused(error.into()),
+        }
     }
 }
 
@@ -37,7 +66,8 @@ impl RuleSet {
 mod tests {
     use super::*;
     use crate::attributes::EscapedSlashes;
-    use crate::{Limit, Limiter, MemoryStore, Rate, RequestProblem, RequestProblemKind, Rule};
+    use crate::spi::RequestProblemKind;
+    use crate::{Limit, Limiter, MemoryStore, Rate, RequestProblem, Rule};
 
     /// A path with more than four readings.
     const AMBIGUOUS: &str = "/a;b%2Fc\\d";
@@ -62,7 +92,7 @@ mod tests {
     }
 
     fn keys(plan: &Plan<'_>) -> Vec<(String, u128, u64)> {
-        plan.checks().iter().map(|check| (check.gate().rule().to_owned(), check.key().id(), check.cost())).collect()
+        plan.checks().iter().map(|check| (check.gate().rule().id.to_string(), check.key().id(), check.cost())).collect()
     }
 
     #[test]

@@ -1,77 +1,76 @@
 //! Validates rules: their names, limits, costs and budgets.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use super::indexed_rule::forms;
-use super::{MAX_NAME_BYTES, RuleError};
+use super::{MAX_NAME_BYTES, SubjectAttributes};
 use crate::limit::MAX_AMOUNT;
+use crate::limits::Algorithm;
 use crate::rule::{NamedLimits, Rule};
-use crate::{Algorithm, Limit, OnFailure};
+use crate::{Limit, OnFailure};
 
-/// Validates `rule` by itself and together with the rules before it.
+/// Validates `rule` by itself and together with the rules before it. Returns what it counts by, or what to change.
 pub(super) fn check(
-    rule: &Rule,
+    rule: &Arc<Rule>,
     ids: &mut HashSet<SmolStr>,
-    budgets: &mut HashMap<SmolStr, Rule>,
-) -> Result<(), RuleError> {
-    let error = |problem: String| Err(RuleError { rule: rule.id.clone(), problem });
+    budgets: &mut HashMap<SmolStr, (Arc<Rule>, SubjectAttributes)>,
+) -> Result<SubjectAttributes, String> {
     if rule.id.is_empty() || rule.id.len() > MAX_NAME_BYTES {
-        return error(format!("the id has {} bytes; give it 1 to {MAX_NAME_BYTES}", rule.id.len()));
+        return Err(format!("the id has {} bytes; give it 1 to {MAX_NAME_BYTES}", rule.id.len()));
     }
     if !ids.insert(rule.id.clone()) {
-        return error("the id is taken; give each rule its own".into());
+        return Err("the id is taken; give each rule its own".into());
     }
-    if let Some(unknown) = rule.forms.iter().find_map(|forms| forms.as_ref().err()) {
-        return error(unknown.to_string());
-    }
+    let attributes = SubjectAttributes::from_rule(rule).map_err(|unknown| unknown.to_string())?;
     for limits in rule.plans.iter().map(|(_, limits)| limits).chain([&rule.limits]) {
-        check_names(limits, rule.budget.as_ref()).or_else(error)?;
+        check_names(limits, rule.budget.as_ref())?;
     }
-    check_penalty(rule).or_else(error)?;
+    check_penalty(rule)?;
     let mut plans = HashSet::new();
     if let Some((plan, _)) = rule.plans.iter().find(|(plan, _)| plan.is_empty() || !plans.insert(plan)) {
-        return error(format!("the name {plan:?} of a plan is empty or taken; give each plan its own"));
+        return Err(format!("the name {plan:?} of a plan is empty or taken; give each plan its own"));
     }
     if let Some(cost) = rule.cost.filter(|cost| *cost > MAX_AMOUNT) {
-        return error(format!("the cost {cost} is above the largest value, {MAX_AMOUNT}"));
+        return Err(format!("the cost {cost} is above the largest value, {MAX_AMOUNT}"));
     }
     if rule.on_failure == OnFailure::Static && rule.static_limit.is_none() {
-        return error("it is static while the store fails, but has no static limit; give it one".into());
+        return Err("it is static while the store fails, but has no static limit; give it one".into());
     }
     if rule.static_limit.as_ref().is_some_and(Limit::has_slots) {
-        return error(
-            "a static limit cannot be a concurrency limit, whose slots nobody would release; give it a rate".into(),
+        return Err(
+            "a static limit cannot be a concurrency limit, whose slots nobody would release; give it a rate".into()
         );
     }
     let mut limits = rule.plans.iter().map(|(_, limits)| limits).chain([&rule.limits]);
     let has_quota = |limits: &NamedLimits| limits.iter().any(|(_, limit)| limit.algorithm() == Algorithm::Quota);
     if rule.ledger.is_some() && !limits.any(has_quota) {
-        return error("it has a ledger, but no quota; only what quotas consume is recorded".into());
+        return Err("it has a ledger, but no quota; only what quotas consume is recorded".into());
     }
     if rule.ledger.is_some() && rule.anonymous.is_some() {
-        return error("it has a ledger, but its subjects are unauthenticated; anybody could open accounts".into());
+        return Err("it has a ledger, but its subjects are unauthenticated; anybody could open accounts".into());
     }
     if let Some(budget) = &rule.budget {
-        let first = budgets.entry(budget.clone()).or_insert_with(|| rule.clone());
+        let first = || (Arc::clone(rule), attributes.clone());
+        let (first, first_attributes) = budgets.entry(budget.clone()).or_insert_with(first);
         let alike = first.limits == rule.limits && first.plans == rule.plans;
         if alike && first.static_limit != rule.static_limit {
             let other = &first.id;
-            return error(format!("it shares budget {budget:?} with rule {other:?}; give both the same static limit"));
+            return Err(format!("it shares budget {budget:?} with rule {other:?}; give both the same static limit"));
         }
         if alike && first.ledger != rule.ledger {
             let other = &first.id;
-            return error(format!("it shares budget {budget:?} with rule {other:?}; give both the same ledger"));
+            return Err(format!("it shares budget {budget:?} with rule {other:?}; give both the same ledger"));
         }
-        if !alike || first.per != rule.per || forms(first) != forms(rule) || first.partition_by != rule.partition_by {
+        if !alike || *first_attributes != attributes || first.partition_by != rule.partition_by {
             let other = &first.id;
-            return error(format!(
+            return Err(format!(
                 "it shares budget {budget:?} with rule {other:?}; give both the same limits, `per` and tag"
             ));
         }
     }
-    Ok(())
+    Ok(attributes)
 }
 
 /// A penalty blames a subject for what its own rule denied it.

@@ -21,7 +21,7 @@ pub struct Adjustment<'r> {
     pub op: Op,
     /// The limit and its rule.
     pub gate: &'r Gate,
-    /// Whether the subject is unauthenticated.
+    /// Whether the subject is anonymous.
     pub anonymous: bool,
     /// The network of the subject, if it has an address.
     pub network: Option<Network>,
@@ -147,7 +147,7 @@ impl<'r> Adjustment<'r> {
     }
 
     /// How long the store keeps the state of the subject after its last request, if that is bounded.
-    pub const fn forget_after(&self) -> Option<Duration> {
+    pub fn forget_after(&self) -> Option<Duration> {
         if self.anonymous { self.gate.forget_after() } else { None }
     }
 
@@ -155,7 +155,7 @@ impl<'r> Adjustment<'r> {
     /// others share.
     pub(crate) fn at_position(self, position: TakePosition) -> Self {
         match position.overflow_bucket() {
-            // The bucket is kept as long as it counts, so it does not expire like the state of an unauthenticated subject.
+            // The bucket is kept as long as it counts, so it does not expire like the state of an anonymous subject.
             Some(number) if self.limit.has_slots() || self.is_hold_ending() => {
                 Self { key: self.key.overflow(number), anonymous: false, network: None, ..self }
             }

@@ -42,11 +42,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The cost that passed, for each user, of a rule with this policy on three instances.
-fn admitted(policy: OnFailure, limit: u64, cap: u64, steps: &[Step]) -> [u64; 2] {
+fn admitted(policy: OnFailure, limit: u64, static_limit: u64, steps: &[Step]) -> [u64; 2] {
     let clock = ManualClock::default();
     let store = SwitchableStore::new(&clock);
-    let rule =
-        Rule::new("api", bucket(limit)).with_per(["user"]).with_on_failure(policy).with_static_limit(bucket(cap));
+    let rule = Rule::new("api", bucket(limit))
+        .with_per(["user"])
+        .with_on_failure(policy)
+        .with_static_limit(bucket(static_limit));
     let instances: Vec<_> = (0..3)
         .map(|_| {
             let memory = tidegate::MemoryStore::new().with_clock(clock.clone());
@@ -82,7 +84,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
     #[test]
-    fn instances_exceed_a_limit_at_most_by_the_bound_of_their_policy(steps in steps(), limit in 0..9u64, cap in 0..9u64) {
+    fn instances_exceed_a_limit_at_most_by_the_bound_of_their_policy(steps in steps(), limit in 0..9u64, static_limit in 0..9u64) {
         // The share of three instances, at least one.
         let share = if limit == 0 { 0 } else { (limit / 3).max(1) };
         for (policy, bound) in [
@@ -90,15 +92,15 @@ proptest! {
             (OnFailure::Local, limit + 3 * limit),
             (OnFailure::Share, limit + 3 * share),
         ] {
-            for passed in admitted(policy, limit, cap, &steps) {
+            for passed in admitted(policy, limit, static_limit, &steps) {
                 prop_assert!(passed <= bound, "{policy:?}: {passed} of at most {bound}");
             }
         }
-        // A static cap counts requests, whatever they cost and whoever sends them.
+        // A static limit counts requests, whatever they cost and whoever sends them.
         let unit = |step: &Step| Step { cost: step.cost.min(1), ..step.clone() };
         let units: Vec<Step> = steps.iter().map(unit).collect();
-        for passed in admitted(OnFailure::Static, limit, cap, &units) {
-            prop_assert!(passed <= limit + 3 * cap, "static: {passed} of at most {limit} and 3 times {cap}");
+        for passed in admitted(OnFailure::Static, limit, static_limit, &units) {
+            prop_assert!(passed <= limit + 3 * static_limit, "static: {passed} of at most {limit} and 3 times {static_limit}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! A flood of made-up subjects while the store fails: the memory of the fallback is bounded, and a bystander keeps their limit.
 
+use tidegate::rules::AnonymousBounds;
 use tidegate::spi::DEFAULT_MAX_KEYS;
-use tidegate::{AnonymousBounds, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet};
+use tidegate::{Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet};
 
 use crate::fallback::store::{SwitchableStore, bucket, passed, poll_once};
 

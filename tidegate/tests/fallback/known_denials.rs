@@ -5,10 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::spi::algorithm::TakePosition;
-use tidegate::spi::{CheckVerdict, Gate, KnownDenial, Observer, Outcome, Plan};
-use tidegate::{
-    CheckResult, Decision, ManualClock, OnFailure, Request, Rule, RuleMode, StoreError, StoreErrorKind, Timestamp,
-};
+use tidegate::spi::{CheckResult, CheckVerdict, KnownDenial, Observer, Outcome, Plan};
+use tidegate::{Decision, ManualClock, OnFailure, Request, Rule, RuleMode, StoreError, StoreErrorKind, Timestamp};
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, poll_once};
 
@@ -74,7 +72,8 @@ fn only_reservations_without_a_key_use_known_denials() {
     let mut denied = poll_once(limiter.reserve(&request, None)).unwrap();
     assert!(denied.take_grant().is_empty());
     assert_eq!(denied.rule(), Some("user"));
-    let denied = poll_once(limiter.reserve_usage_plan(limiter.plan(&request))).unwrap();
+    let plan = limiter.plans().reserving_usage(limiter.plan(&request));
+    let denied = poll_once(limiter.plans().check(&plan)).unwrap();
     assert_eq!((denied.rule(), store.decisions.load(Ordering::Relaxed)), (Some("user"), 0));
     assert!(poll_once(limiter.reserve(&request, Some("a"))).unwrap().is_allowed());
 }
@@ -87,9 +86,9 @@ fn a_known_denial_comes_before_every_failure_policy() {
         let limiter = limiter(&store, &clock, [Rule::new("user", bucket(20)).with_on_failure(policy)]);
         let plan = limiter.plan(&Request::new(""));
         let error = || StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait");
-        assert_eq!(limiter.fall_back(&plan, error()).is_ok(), policy != OnFailure::Closed);
+        assert_eq!(limiter.plans().fall_back(&plan, error()).is_ok(), policy != OnFailure::Closed);
         *store.known.lock().unwrap() = Some(denial(0));
-        let denied = limiter.fall_back(&plan, error()).unwrap();
+        let denied = limiter.plans().fall_back(&plan, error()).unwrap();
         assert!(!denied.is_allowed() && denied.degraded().is_none(), "{policy:?}");
     }
 }
@@ -117,7 +116,7 @@ fn the_observer_sees_a_known_denial_and_the_shadow_checks_that_it_skips() {
     struct EventLog(Arc<Mutex<Vec<String>>>);
     impl Observer for EventLog {
         fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
-            let skipped: Vec<_> = decision.skipped_shadow(plan).map(Gate::rule).collect();
+            let skipped: Vec<_> = decision.skipped_shadow(plan).map(|gate| gate.rule().id.as_str()).collect();
             self.0.lock().unwrap().push(format!("{:?} skips {skipped:?}", decision.known_denial()));
         }
         fn undecided(&self, _: &Plan<'_>, _: &StoreError) {
@@ -133,7 +132,7 @@ fn the_observer_sees_a_known_denial_and_the_shadow_checks_that_it_skips() {
     assert!(!poll_once(limiter.check(&request)).unwrap().is_allowed());
     store.fails.store(true, Ordering::Relaxed);
     let error = StoreError::new(StoreErrorKind::Unavailable, "it is down");
-    assert!(!limiter.fall_back(&limiter.plan(&request), error).unwrap().is_allowed());
+    assert!(!limiter.plans().fall_back(&limiter.plan(&request), error).unwrap().is_allowed());
     assert_eq!(
         *events.0.lock().unwrap(),
         ["None skips []", r#"Some(1) skips ["trial"]"#, r#"Some(1) skips ["trial"]"#],

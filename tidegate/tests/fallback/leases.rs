@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::{
-    Ending, GrantError, Limit, Limiter, ManualClock, OnFailure, Request, Retake, Rule, StoreError, StoreErrorKind,
-};
+use tidegate::grants::{GrantError, Retake};
+use tidegate::{Ending, Limit, Limiter, ManualClock, OnFailure, Request, Rule, StoreError, StoreErrorKind};
 
 use crate::fallback::store::{SwitchableStore, limiter, passed, poll_once};
 
@@ -71,7 +70,7 @@ fn slots_of_a_decision_that_may_have_been_applied_are_released() {
     let limiter = limiter(&store, &clock, [exports(5)]);
     let plan = limiter.plan(&Request::new(""));
     store.memory.decide_now(&plan);
-    let decision = poll_once(limiter.check_plan(&plan)).unwrap();
+    let decision = poll_once(limiter.plans().check(&plan)).unwrap();
     assert!(decision.is_allowed() && decision.degraded().is_some());
     store.fails.store(false, Ordering::Relaxed);
     assert_eq!(left(&limiter), Some(5));
@@ -163,7 +162,7 @@ fn a_worker_whose_store_fails_for_longer_than_the_lease_works_until_the_store_is
 
 #[test]
 fn a_static_limit_cannot_hold_slots() {
-    let cap = Limit::concurrency(5, LEASE).unwrap();
-    let rule = exports(1).with_on_failure(OnFailure::Static).with_static_limit(cap);
+    let static_limit = Limit::concurrency(5, LEASE).unwrap();
+    let rule = exports(1).with_on_failure(OnFailure::Static).with_static_limit(static_limit);
     assert!(tidegate::RuleSet::new([rule]).unwrap_err().to_string().contains("concurrency limit"));
 }

@@ -1,7 +1,8 @@
 //! Overload of the instance is no failure of the store: no rule is open then, unless it says so.
 
 use tidegate::http::HeaderPolicy;
-use tidegate::{ManualClock, OnFailure, OnOverload, Request, Rule, RuleMode, StoreError, StoreErrorKind};
+use tidegate::rules::OnOverload;
+use tidegate::{ManualClock, OnFailure, Request, Rule, RuleMode, StoreError, StoreErrorKind};
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, passed, poll_once};
 
@@ -105,7 +106,7 @@ fn a_plan_with_its_own_policy_ignores_on_overload() {
     let store = SwitchableStore::failing_with(&clock, overloaded());
     let limiter = limiter(&store, &clock, [rule(OnFailure::Open).with_on_overload(OnOverload::Open)]);
     let plan = limiter.plan(&Request::new("")).with_on_failure(OnFailure::Closed);
-    assert!(poll_once(limiter.check_plan(&plan)).is_err());
+    assert!(poll_once(limiter.plans().check(&plan)).is_err());
 }
 
 #[test]

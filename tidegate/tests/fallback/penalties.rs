@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate::{Decision, Limiter, ManualClock, MemoryStore, OnFailure, Penalty, Request, Rule, RuleSet};
+use tidegate::limits::Penalty;
+use tidegate::{Decision, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet};
 
 use crate::fallback::store::{SwitchableStore, bucket, poll_once};
 

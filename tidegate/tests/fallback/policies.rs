@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::http::HeaderPolicy;
-use tidegate::spi::{Check, Gate, KeyStem, Observer, Plan, Role, Subject};
+use tidegate::spi::{Check, Gate, Observer, Plan, Role, Subject};
 use tidegate::{
     Decision, Limit, ManualClock, OnFailure, Rate, Request, Rule, RuleMode, RuleSet, StoreError, StoreErrorKind,
 };
@@ -38,7 +38,7 @@ fn each_failure_policy_admits_as_many_requests_as_documented() {
 fn without_a_policy_each_instance_applies_the_whole_limit_to_each_subject() {
     let clock = ManualClock::default();
     let rule = Rule::new("api", bucket(3)).with_per(["user"]);
-    assert_eq!(rule.on_failure(), OnFailure::Local);
+    assert_eq!(rule.on_failure, OnFailure::Local);
     let store = SwitchableStore::failing(&clock);
     store.instances.store(12, Ordering::Relaxed);
     let limiter = limiter(&store, &clock, [rule]);
@@ -51,9 +51,9 @@ fn without_a_policy_each_instance_applies_the_whole_limit_to_each_subject() {
 #[test]
 fn static_rules_count_separately() {
     let clock = ManualClock::default();
-    let rule = |id, action, cap| {
+    let rule = |id, action, static_limit| {
         let rule = Rule::new(id, bucket(9)).with_action(action).with_on_failure(OnFailure::Static);
-        rule.with_static_limit(bucket(cap))
+        rule.with_static_limit(bucket(static_limit))
     };
     let limiter = limiter(
         &SwitchableStore::failing(&clock),
@@ -148,8 +148,9 @@ fn a_static_rule_of_several_limits_has_one_static_limit() {
 fn every_static_rule_of_a_request_applies() {
     let clock = ManualClock::default();
     for caps in [[9, 3], [3, 9]] {
-        let rule =
-            |(id, cap)| Rule::new(id, bucket(50)).with_on_failure(OnFailure::Static).with_static_limit(bucket(cap));
+        let rule = |(id, static_limit)| {
+            Rule::new(id, bucket(50)).with_on_failure(OnFailure::Static).with_static_limit(bucket(static_limit))
+        };
         let rules = ["first", "second"].into_iter().zip(caps).map(rule);
         let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules);
         assert_eq!(passed(&limiter, &Request::new(""), 20), Some(3), "{caps:?}");
@@ -163,10 +164,11 @@ fn an_open_member_passes_its_own_group_and_no_other() {
     for (roles, expected) in [([Role::AnyOf(0), Role::AnyOf(0)], 20), ([Role::AnyOf(0), Role::AnyOf(1)], 2)] {
         for policy in [OnFailure::Open, OnFailure::Degraded] {
             let limiter = limiter(&SwitchableStore::failing(&clock), &clock, []);
-            let gate = |rule, role| Gate::new(rule, "", bucket(2), role, KeyStem::for_rule(rule, &bucket(2), ""));
-            let gates = [gate("local", roles[0]), gate("open", roles[1]).with_on_failure(policy)];
+            let open = Rule::new("open", bucket(2)).with_on_failure(policy);
+            let gates = [Gate::for_rule("local", bucket(2)), Gate::new(open, "", bucket(2))];
+            let gates: Vec<Gate> = gates.into_iter().zip(roles).map(|(gate, role)| gate.with_role(role)).collect();
             let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
-            let allowed = (0..20).filter(|_| poll_once(limiter.check_plan(&plan)).unwrap().is_allowed());
+            let allowed = (0..20).filter(|_| poll_once(limiter.plans().check(&plan)).unwrap().is_allowed());
             assert_eq!(allowed.count(), expected, "{roles:?} {policy:?}");
         }
     }
@@ -278,7 +280,7 @@ fn the_shares_of_all_instances_do_not_exceed_the_limit() {
         let limits = [
             Limit::token_bucket(amount.min(1 << 34), rate).unwrap(),
             Limit::fixed_window(amount, window).unwrap(),
-            Limit::fixed_window(amount, tidegate::Window::MONTH).unwrap(),
+            Limit::fixed_window(amount, tidegate::limits::Window::MONTH).unwrap(),
             Limit::sliding_log(amount.min(65_535), window).unwrap(),
             Limit::sliding_window(amount, window, 6).unwrap(),
             Limit::leaky_bucket(rate, amount.min(1 << 34)).unwrap(),
@@ -314,9 +316,10 @@ fn merged_requests_consume_one_unit_each_of_a_static_limit() {
         Rule::new("api", bucket(99)).with_per(["user"]).with_on_failure(OnFailure::Static).with_static_limit(bucket(5));
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
     let (ann, bob) = (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
-    let three = || limiter.plan(&ann).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
-    assert!(poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
-    assert!(!poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
+    let nothing = Plan::new([]).unwrap();
+    let three = || nothing.clone().merge(&limiter.plan(&ann)).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
+    assert!(poll_once(limiter.plans().check(&three())).unwrap().is_allowed());
+    assert!(!poll_once(limiter.plans().check(&three())).unwrap().is_allowed());
     assert_eq!(passed(&limiter, &ann, 5), Some(2));
 }
 
@@ -339,9 +342,11 @@ fn a_security_rule_reveals_nothing_without_the_store() {
 
 #[test]
 fn rules_that_share_a_budget_need_the_same_static_limit() {
-    let shared = |id, cap: Option<u64>| {
+    let shared = |id, static_limit: Option<u64>| {
         let rule = Rule::new(id, bucket(9)).with_budget("b");
-        cap.map_or(rule.clone(), |cap| rule.with_on_failure(OnFailure::Static).with_static_limit(bucket(cap)))
+        static_limit.map_or(rule.clone(), |static_limit| {
+            rule.with_on_failure(OnFailure::Static).with_static_limit(bucket(static_limit))
+        })
     };
     assert!(RuleSet::new([shared("one", Some(3)), shared("two", Some(3))]).is_ok());
     for other in [Some(4), None] {

@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidegate::grants::GrantError;
 use tidegate::spi::{LeaseOwner, ReservationTerms};
 use tidegate::{
-    Ending, Grant, GrantError, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, StoreError, StoreErrorKind,
+    Ending, Grant, Limit, Limiter, ManualClock, OnFailure, Rate, Request, Rule, StoreError, StoreErrorKind,
 };
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, poll_once};
@@ -70,8 +71,8 @@ fn a_commit_under_a_share_of_the_limit_is_charged_by_that_share() {
 /// Nothing could end a hold under a static limit, which has no place in the reservation: the limit would be full until they run out.
 #[test]
 fn reservations_under_a_static_limit_count_as_requests_that_begin() {
-    let cap = Limit::token_bucket(3, Rate::per_minute(60).unwrap()).unwrap();
-    let rule = Rule::new("tokens", bucket(100)).with_on_failure(OnFailure::Static).with_static_limit(cap);
+    let static_limit = Limit::token_bucket(3, Rate::per_minute(60).unwrap()).unwrap();
+    let rule = Rule::new("tokens", bucket(100)).with_on_failure(OnFailure::Static).with_static_limit(static_limit);
     for key in [None, Some("a")] {
         let clock = ManualClock::default();
         let store = SwitchableStore::failing(&clock);
@@ -81,7 +82,10 @@ fn reservations_under_a_static_limit_count_as_requests_that_begin() {
         assert_eq!(first.rules().collect::<Vec<_>>(), ["local"]);
         assert!(reserve(None).is_allowed() && reserve(None).is_allowed() && !reserve(None).is_allowed());
         clock.advance(Duration::from_secs(1));
-        assert!(reserve(None).is_allowed() && !reserve(None).is_allowed(), "the cap refills as for other requests");
+        assert!(
+            reserve(None).is_allowed() && !reserve(None).is_allowed(),
+            "the static limit refills as for other requests"
+        );
         poll_once(limiter.end(&mut first, &Ending::Commit(1.into()))).unwrap();
         clock.advance(Duration::from_secs(1));
         assert!(reserve(None).is_allowed() && !reserve(None).is_allowed(), "a commit changes nothing there");
@@ -113,18 +117,6 @@ fn a_commit_that_the_store_failed_for_can_be_repeated() {
     assert!(matches!(poll_once(limiter.end(&mut reservation, &Ending::Commit(10.into()))), Err(GrantError::NotHeld)));
 }
 
-#[test]
-fn a_request_that_another_limit_denies_holds_nothing() {
-    let clock = ManualClock::default();
-    let store = SwitchableStore::new(&clock);
-    let small = Rule::new("small", bucket(50));
-    let limiter = limiter(&store, &clock, [tokens(), small]);
-    let mut denied = poll_once(limiter.reserve(&request(), Some("a"))).unwrap();
-    assert!(!denied.is_allowed() && denied.take_grant().is_empty());
-    let outstanding = poll_once(limiter.outstanding(&Request::new(""))).unwrap();
-    assert!(outstanding.len() == 2 && outstanding.iter().all(|one| one.reservations == 0), "{outstanding:?}");
-}
-
 /// The store has decided, but its reply was lost. A caller with an idempotency key may repeat the call, and a late release would end the
 /// repeated reservation.
 #[test]
@@ -137,10 +129,10 @@ fn what_a_lost_reply_may_have_reserved_is_released_unless_the_call_can_be_repeat
         let terms = ReservationTerms::new(LeaseOwner::random(), Duration::from_secs(300), keyed);
         let plan = limiter.plan(&request()).with_reservation(terms);
         assert_eq!(store.memory.decide_now(&plan).granted(), 1);
-        assert!(poll_once(limiter.check_plan(&plan)).unwrap().degraded().is_some());
+        assert!(poll_once(limiter.plans().check(&plan)).unwrap().degraded().is_some());
         store.fails.store(false, Ordering::Relaxed);
         assert_eq!(left(&limiter), Some(if keyed { 40 } else { 100 }));
-        assert_eq!(poll_once(limiter.check_plan(&plan)).unwrap().remaining(), Some(40));
+        assert_eq!(poll_once(limiter.plans().check(&plan)).unwrap().remaining(), Some(40));
     }
 }
 

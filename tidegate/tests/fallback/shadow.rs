@@ -1,6 +1,6 @@
 //! Shadow checks never touch a request: not by their number, not while the store fails.
 
-use tidegate::spi::{Check, Gate, KeyStem, MAX_CHECKS, MAX_SHADOW_CHECKS, Plan, PlanError, Role, Subject};
+use tidegate::spi::{Check, Gate, MAX_CHECKS, MAX_SHADOW_CHECKS, Plan, PlanError, Role, Subject};
 use tidegate::{Limiter, ManualClock, MemoryStore, Request, Rule, RuleMode, RuleSet};
 
 use crate::fallback::store::{SwitchableStore, bucket, limiter, passed, poll_once};
@@ -23,7 +23,7 @@ fn shadow_rules_do_not_count_towards_the_largest_number_of_checks() {
     let decision = limiter.check_now(&Request::new(""));
     assert!(decision.is_allowed());
     assert_eq!(decision.shadow_would_reject().count(), MAX_SHADOW_CHECKS);
-    let skipped: Vec<_> = decision.skipped_shadow(&plan).map(Gate::rule).collect();
+    let skipped: Vec<_> = decision.skipped_shadow(&plan).map(|gate| gate.rule().id.as_str()).collect();
     assert_eq!((skipped.len(), skipped[0], skipped[79]), (80, "s20", "s99"));
 }
 
@@ -39,12 +39,7 @@ fn too_many_shadow_rules_refuse_nothing_without_the_store() {
 #[test]
 fn a_plan_by_hand_leaves_out_shadow_checks_and_refuses_enforced_ones() {
     let gates = |count: usize, role: Role| -> Vec<Gate> {
-        let gate = |n| {
-            let rule = format!("{role:?}{n}");
-            let stem = KeyStem::for_rule(&rule, &bucket(1), "");
-            Gate::new(rule, "", bucket(1), role, stem)
-        };
-        (0..count).map(gate).collect()
+        (0..count).map(|n| Gate::for_rule(format!("{role:?}{n}"), bucket(1)).with_role(role)).collect()
     };
     let (shadow, enforced) = (gates(30, Role::Shadow), gates(33, Role::Enforced));
     let checks = |gates: &'static [Gate]| gates.iter().map(|gate| Check::new(gate, Subject::from_hash(7), 1));
@@ -63,5 +58,5 @@ fn merged_plans_leave_out_shadow_checks_with_all_their_parts() {
     let twice = plan("bob").merge(&plan("bob"));
     let merged = plan("ann").merge(&twice);
     assert_eq!((merged.checks().len(), merged.skipped_shadow().len()), (MAX_SHADOW_CHECKS, 35));
-    assert!(limiter.check_plan_now(&merged).is_allowed());
+    assert!(limiter.plans().check_now(&merged).is_allowed());
 }

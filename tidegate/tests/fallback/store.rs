@@ -61,28 +61,28 @@ impl SwitchableStore {
     /// Decides like a full server: a check without a state is decided on a fresh one, and its state is not written.
     fn decide_full(&self, plan: &Plan<'_>, full_for: &[&str]) -> Verdict {
         let is_unstored = |rule: &str| full_for.contains(&rule);
-        let stored = plan.checks().iter().filter(|check| !is_unstored(check.gate().rule())).copied();
-        let unstored = plan.checks().iter().filter(|check| is_unstored(check.gate().rule())).copied();
+        let stored = plan.checks().iter().filter(|check| !is_unstored(&check.gate().rule().id)).copied();
+        let stateless = plan.checks().iter().filter(|check| is_unstored(&check.gate().rule().id)).copied();
         let fresh = MemoryStore::new().with_clock(ManualClock::starting_at(self.memory.now()));
         let part = |checks: Vec<_>| {
             let part = Plan::new(checks).unwrap().with_max_units(plan.max_units());
             let part = plan.lease_owner().map_or(part.clone(), |owner| part.with_lease_owner(owner));
             plan.reservation().map_or(part.clone(), |terms| part.with_reservation(*terms))
         };
-        let (stored, unstored) = (part(stored.collect()), part(unstored.collect()));
+        let (stored, stateless) = (part(stored.collect()), part(stateless.collect()));
         let peek = |plan: &Plan<'_>, memory: &MemoryStore| memory.decide_now(&plan.clone().with_peek()).granted();
-        let granted = peek(&stored, &self.memory).min(peek(&unstored, &fresh));
+        let granted = peek(&stored, &self.memory).min(peek(&stateless, &fresh));
         let decide = |part: &Plan<'_>, memory: &MemoryStore| {
             let part = part.clone().with_max_units(granted.max(1));
             memory.decide_now(&if granted == 0 || plan.is_peek() { part.with_peek() } else { part })
         };
-        let (stored, unstored) = (decide(&stored, &self.memory), decide(&unstored, &fresh));
+        let (stored, stateless) = (decide(&stored, &self.memory), decide(&stateless, &fresh));
         let is_repeat = stored.is_repeat();
-        let (mut stored, mut unstored) = (stored.checks().iter(), unstored.checks().iter());
+        let (mut stored, mut stateless) = (stored.checks().iter(), stateless.checks().iter());
         let results = plan.checks().iter().map(|check| {
-            let is_unstored = is_unstored(check.gate().rule());
-            let mut result = *if is_unstored { unstored.next() } else { stored.next() }.unwrap();
-            (result.unstored, result.consumed) = (is_unstored, result.consumed && !is_unstored);
+            let is_unstored = is_unstored(&check.gate().rule().id);
+            let mut result = *if is_unstored { stateless.next() } else { stored.next() }.unwrap();
+            (result.stateless, result.consumed) = (is_unstored, result.consumed && !is_unstored);
             result
         });
         Verdict::new(self.memory.now(), granted, results).with_repeat(is_repeat)

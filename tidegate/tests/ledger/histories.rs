@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tidegate::Ending;
+use tidegate::rules::LedgerMode;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{Outbox, OutboxEntry};
-use tidegate::{Ending, LedgerMode};
 
 use super::{request, setup, units, wait};
 

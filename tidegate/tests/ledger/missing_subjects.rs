@@ -1,6 +1,8 @@
 //! Requests without a subject under a rule with a ledger.
 
-use tidegate::{LedgerMode, OnMissing, Request, RequestProblemKind, Rule, RuleMode, StoreErrorKind};
+use tidegate::rules::{LedgerMode, OnMissing};
+use tidegate::spi::RequestProblemKind;
+use tidegate::{Request, Rule, RuleMode, StoreErrorKind};
 
 use super::{daily, setup, units, wait};
 

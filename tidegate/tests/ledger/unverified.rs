@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use tidegate::rules::LedgerMode;
 use tidegate::spi::EntryKind;
-use tidegate::{LedgerMode, Limit, Limiter, OnFailure, Rate, Rule, RuleSet, StoreError, StoreErrorKind};
+use tidegate::{Limit, Limiter, OnFailure, Rate, Rule, RuleSet, StoreError, StoreErrorKind};
 
 use super::{Setup, request, setup, units, wait};
 
@@ -55,7 +56,7 @@ fn rules_whose_ledger_does_not_fit_are_closed_whatever_their_policy() {
         }
         // A front end that has waited long enough gets no other decision.
         let plan = setup.limiter.plan(&request(1));
-        let late = setup.limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "too slow"));
+        let late = setup.limiter.plans().fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "too slow"));
         assert_eq!(late.unwrap_err().kind(), StoreErrorKind::Mismatch, "{policy:?}");
         assert_eq!((setup.stage.journaled.lock().unwrap().len(), setup.entries().len()), (0, 0));
     }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::spi::algorithm::{self, Op, StateView, StoredState, Take};
-use tidegate::{Limit, Period, Periods, Rate, Timestamp};
+use tidegate::limits::{Period, Periods};
+use tidegate::spi::algorithm::{self, Op, State, Take};
+use tidegate::{Limit, Rate, Timestamp};
 
 use super::{START_MICROS, Subject, after, limit, requests};
 
@@ -71,31 +72,31 @@ fn a_refund_or_charge_of_nothing_writes_nothing() {
         Limit::quota(10, Periods::utc(Period::Day)).unwrap(),
     ];
     for limit in limits {
-        let position = algorithm::position(&StateView::Fresh, &limit, now, Take::one(1));
+        let position = algorithm::position(None, &limit, now, Take::one(1));
         // Nothing was taken yet, so a refund of one unit gives nothing back either.
         for op in [Op::Refund { cost: 0, position }, Op::Refund { cost: 1, position }, Op::Charge { cost: 0, position }]
         {
-            assert!(algorithm::apply(None, &limit, now, op).change.is_none(), "{limit:?} {op:?}");
+            assert!(!algorithm::decide(None, &limit, now, op).changes, "{limit:?} {op:?}");
         }
     }
 }
 
 #[test]
 fn a_log_without_entries_has_expired() {
-    let (limit, now) = (Limit::sliding_log(10, Duration::from_secs(60)).unwrap(), Timestamp::from_micros(START_MICROS));
-    let expiry = |summary: String| StoredState::decode(&limit, summary.as_bytes()).unwrap().expiry(&limit, now);
-    assert_eq!(expiry("0,0,0".to_owned()), Some(START_MICROS));
-    assert_eq!(expiry(format!("1,{START_MICROS},0")), Some(START_MICROS + 60_000_000));
+    let limit = Limit::sliding_log(10, Duration::from_secs(60)).unwrap();
+    let expiry = |summary: String| algorithm::expiry(&State::decode(&limit, summary.as_bytes()).unwrap(), &limit);
+    assert_eq!(expiry("0,0,0".to_owned()), 0);
+    assert_eq!(expiry(format!("1,{START_MICROS},0")), START_MICROS + 60_000_000);
 }
 
 #[test]
 fn a_take_of_nothing_waits_for_no_place_in_a_queue() {
     let (limit, now) =
         (Limit::leaky_bucket(Rate::per_second(1).unwrap(), 10).unwrap(), Timestamp::from_micros(START_MICROS));
-    let full = algorithm::apply(None, &limit, now, Op::Take(Take::one(5))).change.map(algorithm::State::new);
+    let full = State::new(&limit, now, Op::Take(Take::one(5)));
     let admits = |cost| {
         let take = Take::one(cost).with_max_delay(Duration::from_secs(1));
-        algorithm::apply(full.as_ref(), &limit, now, Op::Take(take)).admitted
+        algorithm::decide(full.as_ref(), &limit, now, Op::Take(take)).admitted
     };
     assert_eq!((admits(0), admits(1)), (true, false));
 }

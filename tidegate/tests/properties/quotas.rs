@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tidegate::{
-    Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Request, Rule, RuleSet, Timestamp,
-};
+use tidegate::limits::{Period, Periods};
+use tidegate::{Ending, Grant, Limit, Limiter, ManualClock, MemoryStore, Request, Rule, RuleSet, Timestamp};
 
 use super::{Subject, poll_once};
 

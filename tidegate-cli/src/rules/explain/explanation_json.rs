@@ -1,8 +1,9 @@
 //! `ExplanationJson`: an explanation as JSON. The field names are public: fields may be added, not renamed.
 
 use serde::Serialize;
-use tidegate::{RuleMode, UsageKind};
-use tidegate_rules::{
+use tidegate::RuleMode;
+use tidegate::rules::UsageKind;
+use tidegate_rule_tools::{
     ClaimUse, Explanation, LimitExplanation, PeriodExplanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint,
 };
 use tidegate_server::command::whole_millis;
@@ -64,7 +65,8 @@ struct RuleJson<'e> {
     on_failure: Option<&'static str>,
     on_overload: Option<&'static str>,
     /// The limit of one instance while the store fails, if `on_failure` is `static`.
-    emergency: Option<&'e str>,
+    #[serde(rename = "emergency")]
+    static_limit: Option<&'e str>,
     error_format: Option<&'static str>,
     limits: Option<Vec<LimitJson<'e>>>,
 }
@@ -170,7 +172,7 @@ impl<'e> RuleJson<'e> {
             ledger: effect.and_then(|effect| effect.ledger.as_ref()).map(|ledger| ledger.mode.as_str()),
             on_failure: effect.map(|effect| effect.on_failure.as_str()),
             on_overload: effect.map(|effect| effect.on_overload.as_str()),
-            emergency: effect.and_then(|effect| effect.emergency.as_deref()),
+            static_limit: effect.and_then(|effect| effect.static_limit.as_deref()),
             error_format: effect.map(|effect| effect.error_format.as_str()),
             limits: effect.map(limits),
         }

@@ -7,11 +7,11 @@ use sqlx::{PgConnection, Row};
 use tidegate::spi::AccountKey;
 
 use crate::LedgerError;
-use crate::database::chain::{Balance, BalanceRow};
+use crate::database::account_balances::{Balance, BalanceRow};
 use crate::database::entry_row::{EntryRow, RowId};
 use crate::database::hold::{HoldEnd, HoldRow, HoldStart};
 use crate::database::limit_name::LimitName;
-use crate::database::transaction::Account;
+use crate::database::transaction::AccountRow;
 
 /// The accounts with the stems `$1` and the subjects `$2`. As everywhere in this file, arrays are joined by `LATERAL` lookups: a plan that
 /// was made for small tables, or without statistics, would otherwise compare every row of the table.
@@ -36,7 +36,7 @@ pub(in crate::database) async fn find_accounts(
     connection: &mut PgConnection,
     keys: &[AccountKey],
     lock: bool,
-) -> Result<Vec<Option<Account>>, LedgerError> {
+) -> Result<Vec<Option<AccountRow>>, LedgerError> {
     // Locked in the order of their ids: two transactions with the same accounts do not block each other for ever.
     let (sql, locked_sql) = (
         concat!(find_accounts_sql!(), " ORDER BY a.id"),
@@ -46,9 +46,9 @@ pub(in crate::database) async fn find_accounts(
     let subjects: Vec<Vec<u8>> = keys.iter().map(|key| key.subject.hash().to_be_bytes().to_vec()).collect();
     let query = sqlx::query(if lock { locked_sql } else { sql }).bind(stems).bind(&subjects);
     let rows = query.fetch_all(connection).await?;
-    let mut found: HashMap<(&str, &[u8]), Account> = HashMap::with_capacity(rows.len());
+    let mut found: HashMap<(&str, &[u8]), AccountRow> = HashMap::with_capacity(rows.len());
     for row in &rows {
-        let account = Account { id: row.try_get(0)?, partition: row.try_get::<i16, _>(1)?.into() };
+        let account = AccountRow { id: row.try_get(0)?, partition: row.try_get::<i16, _>(1)?.into() };
         found.insert((row.try_get(2)?, row.try_get(3)?), account);
     }
     let find = |(key, subject): (&AccountKey, &Vec<u8>)| found.get(&(key.stem.as_str(), subject.as_slice())).copied();

@@ -7,11 +7,11 @@ use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 use tidegate::spi::AccountKey;
 
 use crate::LedgerError;
-use crate::database::chain::{Balance, BalanceRow};
+use crate::database::account_balances::{Balance, BalanceRow};
 use crate::database::entry_row::{EntryRow, RowId};
 use crate::database::hold::{HoldEnd, HoldRow, HoldStart};
 use crate::database::limit_name::LimitName;
-use crate::database::transaction::Account;
+use crate::database::transaction::AccountRow;
 
 /// Rows of one statement: enough that the way to the thread of the connection costs little.
 const ROWS_PER_STATEMENT: usize = 100;
@@ -21,7 +21,7 @@ pub(in crate::database) async fn find_accounts(
     connection: &mut SqliteConnection,
     keys: &[AccountKey],
     _lock: bool,
-) -> Result<Vec<Option<Account>>, LedgerError> {
+) -> Result<Vec<Option<AccountRow>>, LedgerError> {
     let mut found = vec![None; keys.len()];
     for (keys, found) in keys.chunks(ROWS_PER_STATEMENT).zip(found.chunks_mut(ROWS_PER_STATEMENT)) {
         let mut select = QueryBuilder::<Sqlite>::new("WITH k (number, stem, subject) AS (");
@@ -34,7 +34,7 @@ pub(in crate::database) async fn find_accounts(
              CROSS JOIN accounts a ON a.limit_id = l.id AND a.subject = k.subject",
         );
         for row in select.build().fetch_all(&mut *connection).await? {
-            let account = Account { id: row.try_get(1)?, partition: row.try_get(2)? };
+            let account = AccountRow { id: row.try_get(1)?, partition: row.try_get(2)? };
             if let Some(found) = found.get_mut(row.try_get::<u32, _>(0)? as usize) {
                 *found = Some(account);
             }

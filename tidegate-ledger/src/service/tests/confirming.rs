@@ -10,7 +10,7 @@ use tidegate::StoreErrorKind;
 use tidegate::spi::LedgerStage;
 
 use super::super::flusher::Flusher;
-use super::super::shared::Shared;
+use super::super::state::ServiceState;
 use super::fixture::{Fixture, account, all_of, until};
 
 #[tokio::test]
@@ -236,8 +236,8 @@ async fn a_shutdown_flushes_everything_and_fails_later_callers() {
 async fn who_waits_is_served_before_others_and_these_in_turn() {
     let fixture = Fixture::new().await;
     let options = fixture.options().with_batch(1);
-    let shared = Arc::new(Shared::new(fixture.ledger.clone(), fixture.store.clone(), options));
-    let mut flusher = Flusher::new(shared.clone());
+    let state = Arc::new(ServiceState::new(fixture.ledger.clone(), fixture.store.clone(), options));
+    let mut flusher = Flusher::new(state.clone());
     let mut partitions = BTreeSet::new();
     let mut tenants = (0..).map(|number| format!("tenant-{number}"));
     while partitions.len() < 30
@@ -248,19 +248,19 @@ async fn who_waits_is_served_before_others_and_these_in_turn() {
         }
     }
     let partitions: Vec<u16> = partitions.into_iter().collect();
-    shared.queue.want(partitions.clone());
+    state.queue.want(partitions.clone());
     let last = partitions[29];
-    let mut waiting = shared.queue.join_partitions([last]);
+    let mut waiting = state.queue.join_partitions([last]);
     flusher.run_round().await;
     waiting[0].try_recv().unwrap().unwrap();
     // Reads that began together may have found more. With a backlog, fewer begin together.
-    let posted = || shared.counters.posted.load(Ordering::Relaxed);
+    let posted = || state.counters.posted.load(Ordering::Relaxed);
     let posted_before = posted();
     flusher.run_round().await;
     assert!(posted() - posted_before <= 3, "{} after {posted_before}", posted());
     // Somebody writes to the first one all the time; the others have their turn none the less.
     for _ in 0..5 {
-        shared.queue.want([partitions[0]]);
+        state.queue.want([partitions[0]]);
         flusher.run_round().await;
     }
     for partition in &partitions[1..16] {

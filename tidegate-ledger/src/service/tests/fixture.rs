@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use sqlx::{Connection, SqliteConnection};
 use tempfile::TempDir;
+use tidegate::limits::{Period, Periods};
+use tidegate::rules::LedgerMode;
 use tidegate::spi::algorithm::quota::QuotaState;
 use tidegate::spi::{
     AccountKey, EntryId, EntryKind, GateState, Outbox, OutboxBatch, OutboxEntry, OutboxPosition, PARTITIONS, Store,
     UnconfirmedEntry,
 };
 use tidegate::{
-    LedgerMode, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Request, Rule, RuleSet, StoreError,
-    StoreErrorKind, Timestamp,
+    Limit, Limiter, ManualClock, MemoryStore, Request, Rule, RuleSet, StoreError, StoreErrorKind, Timestamp,
 };
 use tokio::sync::Semaphore;
 
@@ -59,7 +60,7 @@ pub(super) struct Fixture {
 }
 
 /// Keeps everybody else from writing to the ledger.
-pub(super) struct LedgerLock(SqliteConnection);
+pub(super) struct HeldWriteLock(SqliteConnection);
 
 pub(super) fn options() -> ServiceOptions {
     ServiceOptions::default().with_budget(Duration::from_mins(1)).with_flush_interval(NEVER).with_sweep_interval(NEVER)
@@ -129,11 +130,11 @@ impl Fixture {
         LedgerService::start(self.ledger.clone(), self.store.clone(), options).unwrap()
     }
 
-    pub(super) async fn lock_ledger(&self) -> LedgerLock {
+    pub(super) async fn lock_ledger(&self) -> HeldWriteLock {
         let path = ledger_path(&self.directory);
         let mut connection = SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.unwrap();
         sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await.unwrap();
-        LedgerLock(connection)
+        HeldWriteLock(connection)
     }
 
     /// What the ledger says that this tenant has used.
@@ -143,7 +144,7 @@ impl Fixture {
     }
 }
 
-impl LedgerLock {
+impl HeldWriteLock {
     pub(super) async fn release(mut self) {
         sqlx::query("ROLLBACK").execute(&mut self.0).await.unwrap();
         self.0.close().await.unwrap();

@@ -1,14 +1,23 @@
-//! `Holds`: the list of the holds of one key.
+//! `Holds`: the holds of one key, as a list or as a summary of it.
 
 use super::super::sliding_log::current;
-use super::super::{Change, State};
+use super::super::{Op, State};
 use super::MAX_RESERVATIONS;
 use crate::ledger::{GateHold, GateHoldStatus};
 use crate::{Limit, Timestamp};
 
-/// The holds of one key.
+/// The holds of one key, or what a script replies in their place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holds {
+    /// All of them.
+    List(HoldList),
+    /// The units that others hold, and when the last hold runs out, in microseconds; 0 if there is none.
+    Summary { held: u64, ends: u64 },
+}
+
+/// A list of holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Holds {
+pub(super) struct HoldList {
     /// The time to live in microseconds: that of the last reservation.
     pub(super) ttl: u64,
     /// The sum of the open holds that were made at `since` or later. Some may have run out.
@@ -39,10 +48,10 @@ pub enum HoldStatus {
     Released,
 }
 
-/// A change of a [`StateWithHolds`](super::StateWithHolds): that of the limit, and an edit of the holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HoldsChange {
-    pub(super) inner: Option<Change>,
+/// A change of a [`StateWithHolds`](super::StateWithHolds): an operation on the state of the limit, and an edit of the holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HoldsChange {
+    pub(super) inner: Option<Op>,
     pub(super) clock: u64,
     pub(super) since: u64,
     pub(super) edit: HoldEdit,
@@ -56,33 +65,6 @@ pub(super) enum HoldEdit {
     Place { owner: u64, units: u64, ttl: u64 },
     /// The hold of the owner has ended. It is removed, or its end is remembered.
     End { owner: u64, remembered: Option<HoldStatus> },
-}
-
-/// A hold that is made or ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HoldEvent {
-    /// It is made, and runs out at `expires_at`, in microseconds.
-    Made { owner: u64, units: u64, expires_at: u64 },
-    /// It has ended, and that is remembered or not.
-    Ended { owner: u64, remembered: bool },
-}
-
-impl HoldsChange {
-    /// The change of the state of the limit.
-    pub(crate) const fn inner_change(&self) -> Option<&Change> {
-        self.inner.as_ref()
-    }
-
-    /// The hold that is made or ended, if any.
-    pub(crate) const fn event(&self) -> Option<HoldEvent> {
-        match self.edit {
-            HoldEdit::Keep => None,
-            HoldEdit::Place { owner, units, ttl } => {
-                Some(HoldEvent::Made { owner, units, expires_at: self.clock.saturating_add(ttl) })
-            }
-            HoldEdit::End { owner, remembered } => Some(HoldEvent::Ended { owner, remembered: remembered.is_some() }),
-        }
-    }
 }
 
 /// The open holds of all owners under one key.
@@ -109,6 +91,57 @@ pub(super) struct CurrentHolds {
 }
 
 impl Holds {
+    pub(super) fn at(holds: Option<&Self>, inner: Option<&State>, limit: &Limit, now: Timestamp) -> CurrentHolds {
+        let since = super::super::period_start(inner, limit, now);
+        let holds = match holds {
+            Some(Self::List(holds)) => holds,
+            Some(Self::Summary { held, .. }) => {
+                return CurrentHolds { clock: now.as_micros(), since, held: *held, is_stale: false };
+            }
+            None => return CurrentHolds { clock: now.as_micros().max(since), since, held: 0, is_stale: false },
+        };
+        let clock = current(holds.newest(), now).max(since);
+        let is_over = |hold: &&Hold| hold.at + holds.ttl <= clock;
+        let held = if since == holds.since {
+            let over = holds.entries.iter().take_while(is_over).filter(|hold| hold.at >= since);
+            holds.held - over.map(Hold::open_units).sum::<u64>()
+        } else {
+            sum_since(holds.entries.iter().skip_while(is_over), since)
+        };
+        CurrentHolds { clock, since, held, is_stale: holds.newest() > clock || since != holds.since }
+    }
+
+    /// The hold of an owner, unless it has run out.
+    pub(super) fn find(&self, owner: u64, clock: u64) -> Option<&Hold> {
+        if let Self::List(holds) = self { holds.find(owner, clock) } else { None }
+    }
+
+    /// Whether there is room for another hold, possibly by forgetting an end.
+    pub(super) fn has_room(&self, clock: u64) -> bool {
+        matches!(self, Self::List(holds) if holds.has_room(clock))
+    }
+
+    /// Whether there are none.
+    pub(super) const fn is_empty(&self) -> bool {
+        matches!(self, Self::List(holds) if holds.entries.is_empty())
+    }
+
+    /// When the last one runs out, in microseconds; 0 if there is none.
+    pub(super) fn last_end(&self) -> u64 {
+        match self {
+            Self::List(holds) => holds.entries.last().map_or(0, |hold| hold.at + holds.ttl),
+            Self::Summary { ends, .. } => *ends,
+        }
+    }
+}
+
+impl Default for Holds {
+    fn default() -> Self {
+        Self::List(HoldList::default())
+    }
+}
+
+impl HoldList {
     /// The holds that the ledger knows: the newest ones, if there are too many. All share the longest time to live.
     pub(super) fn from_ledger(holds: &[GateHold]) -> Self {
         let newest = &holds[holds.len().saturating_sub(MAX_RESERVATIONS)..];
@@ -126,39 +159,22 @@ impl Holds {
         Self { ttl, held: sum_since(entries.iter(), 0), since: 0, entries }
     }
 
-    pub(super) fn newest(&self) -> u64 {
+    fn newest(&self) -> u64 {
         self.entries.last().map_or(0, |hold| hold.at)
     }
 
-    pub(super) fn at(holds: Option<&Self>, inner: Option<&State>, limit: &Limit, now: Timestamp) -> CurrentHolds {
-        let since = super::super::period_start(inner, limit, now);
-        let Some(holds) = holds else {
-            return CurrentHolds { clock: now.as_micros().max(since), since, held: 0, is_stale: false };
-        };
-        let clock = current(holds.newest(), now).max(since);
-        let is_over = |hold: &&Hold| hold.at + holds.ttl <= clock;
-        let held = if since == holds.since {
-            let over = holds.entries.iter().take_while(is_over).filter(|hold| hold.at >= since);
-            holds.held - over.map(Hold::open_units).sum::<u64>()
-        } else {
-            sum_since(holds.entries.iter().skip_while(is_over), since)
-        };
-        CurrentHolds { clock, since, held, is_stale: holds.newest() > clock || since != holds.since }
-    }
-
-    /// The hold of an owner, unless it has run out.
-    pub(super) fn find(&self, owner: u64, clock: u64) -> Option<&Hold> {
+    fn find(&self, owner: u64, clock: u64) -> Option<&Hold> {
         // The newest ones end first, most often.
         self.entries.iter().rev().take_while(|hold| hold.at + self.ttl > clock).find(|hold| hold.owner == owner)
     }
 
-    /// Whether there is room for another hold, possibly by forgetting an end.
-    pub(super) fn has_room(&self, clock: u64) -> bool {
+    fn has_room(&self, clock: u64) -> bool {
         self.entries.len() < MAX_RESERVATIONS
             || self.entries.iter().any(|hold| hold.at + self.ttl <= clock || !hold.is_open())
     }
 
-    pub(super) fn summary(&self, clock: u64) -> HoldsSummary {
+    pub(super) fn summary(&self, now: Timestamp) -> HoldsSummary {
+        let clock = current(self.newest(), now);
         let mut summary = HoldsSummary::default();
         for hold in self.entries.iter().filter(|hold| hold.is_open() && hold.at + self.ttl > clock) {
             summary.reservations += 1;
@@ -231,6 +247,6 @@ pub fn stored_summary(value: &[u8], now: Timestamp) -> Option<HoldsSummary> {
     };
     let hold =
         |entry: &[u8]| Some(Hold { at: number(&entry[..7]), owner: number(&entry[7..14]), status: status(entry)? });
-    let holds = Holds { ttl, held: 0, since: 0, entries: entries.map(hold).collect::<Option<_>>()? };
-    Some(holds.summary(current(holds.newest(), now)))
+    let holds = HoldList { ttl, held: 0, since: 0, entries: entries.map(hold).collect::<Option<_>>()? };
+    Some(holds.summary(now))
 }

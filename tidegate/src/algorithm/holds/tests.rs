@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::super::{HoldOp, Op, Take, TakePosition, apply};
 use super::*;
+use crate::Rate;
+use crate::limits::{Period, Periods};
 use crate::plan::LeaseOwner;
-use crate::{Period, Periods, Rate};
 
 const TTL: u64 = 300_000_000;
 /// Just after a full minute.
@@ -49,14 +50,7 @@ impl Subject {
     }
 
     fn apply(&mut self, now: Timestamp, op: Op) -> bool {
-        let result = apply(self.state.as_ref(), &self.limit, now, op);
-        if let Some(change) = result.change {
-            match &mut self.state {
-                Some(state) => state.commit(change),
-                None => self.state = Some(State::new(change)),
-            }
-        }
-        result.admitted
+        apply(&mut self.state, &self.limit, now, op).admitted
     }
 
     fn take(&mut self, now: Timestamp, cost: u64) -> bool {

@@ -1,7 +1,7 @@
 //! Takes, charges and refunds of a quota, period by period.
 
 use super::*;
-use crate::Period;
+use crate::limits::Period;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// 2026-03-10 12:00 UTC.
@@ -16,7 +16,7 @@ impl Daily {
     }
 
     fn apply(&mut self, now: Timestamp, op: Op) -> bool {
-        let result = apply(self.1, &self.0, now, op);
+        let result = self.0.apply(self.1, now, op);
         self.1 = result.change.or(self.1);
         result.admitted
     }
@@ -24,7 +24,7 @@ impl Daily {
     fn take(&mut self, now: Timestamp, cost: u64) -> Outcome {
         let (before, take) = (self.1, Take::one(cost));
         let admitted = self.apply(now, Op::Take(take));
-        outcome(before, &self.0, now, DecidedTake { take, admitted, consumed: admitted })
+        self.0.outcome(before, now, DecidedTake { take, admitted, consumed: admitted })
     }
 
     fn charge(&mut self, now: Timestamp, cost: u64, at: Timestamp) {
@@ -137,10 +137,10 @@ fn a_denial_in_debt_writes_the_state_again() {
     quota.charge(NOON, 2000, NOON);
     let state = quota.1;
     quota.change_amount(100);
-    let denial = apply(state, &quota.0, NOON.plus(DAY), Op::Take(Take::one(1)));
+    let denial = quota.0.apply(state, NOON.plus(DAY), Op::Take(Take::one(1)));
     assert_eq!((denial.admitted, denial.change), (false, state));
     let retry = quota.take(NOON.plus(DAY), 1).retry_after.unwrap();
-    assert!(expiry(state.unwrap(), &quota.0) > NOON.plus(DAY + retry).as_micros());
+    assert!(quota.0.expiry(state.unwrap()) > NOON.plus(DAY + retry).as_micros());
 }
 
 #[test]
@@ -186,12 +186,12 @@ fn a_debt_ends_within_a_hundred_years_even_if_the_limit_is_lowered() {
     for period in Period::ALL {
         let big = Quota::new(MAX_AMOUNT, 0, Periods::utc(period)).unwrap();
         let charge = Op::Charge { cost: MAX_AMOUNT, position: TakePosition::default() };
-        let state = apply(None, &big, start, charge).change.unwrap();
+        let state = big.apply(None, start, charge).change.unwrap();
         let small = Quota::new(1, 0, big.periods).unwrap();
-        let ends = expiry(state, &small);
+        let ends = small.expiry(state);
         assert!(ends < start.as_micros() + MAX_WINDOW_MICROS + 3 * big.periods.max_micros(), "{period}");
-        assert!(apply(Some(state), &small, Timestamp::from_micros(ends), Op::Take(Take::one(1))).admitted, "{period}");
+        assert!(small.apply(Some(state), Timestamp::from_micros(ends), Op::Take(Take::one(1))).admitted, "{period}");
         let none = Quota::new(0, 0, big.periods).unwrap();
-        assert!(apply(Some(state), &none, start, Op::Take(Take::one(0))).admitted);
+        assert!(none.apply(Some(state), start, Op::Take(Take::one(0))).admitted);
     }
 }

@@ -1,11 +1,10 @@
 //! The header fields of decisions on real limits.
 
 use super::*;
+use crate::limits::{Period, Periods, Window};
 use crate::plan::{Check, Gate, Plan};
-use crate::spi::{KeyStem, MAX_AMOUNT, Subject};
-use crate::{
-    Ending, Limit, Limiter, ManualClock, MemoryStore, Period, Periods, Rate, Request, Rule, RuleMode, RuleSet, Window,
-};
+use crate::spi::{MAX_AMOUNT, Subject};
+use crate::{Ending, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet};
 
 /// Half a second past a whole one, so that rounding shows.
 const START_MICROS: u64 = 1_790_000_000_500_000;
@@ -71,7 +70,7 @@ fn a_concurrency_limit_has_a_unit_instead_of_a_window_and_no_reset() {
 
 #[test]
 fn a_blocked_client_gets_the_end_of_the_block_and_nothing_else() {
-    let penalty = crate::Penalty::new(1, Duration::from_secs(60), 2, Duration::from_secs(3600)).unwrap();
+    let penalty = crate::limits::Penalty::new(1, Duration::from_secs(60), 2, Duration::from_secs(3600)).unwrap();
     let rule = || {
         let rule = Rule::new("login", window(2, 1000)).with_per(["ip"]).with_security().with_penalty(penalty);
         [rule, Rule::new("api", bucket(20, 10))]
@@ -223,7 +222,7 @@ fn a_policy_name_is_printable_ascii_and_reversible() {
 
 #[test]
 fn the_retry_of_slower_group_members_is_omitted() {
-    let gate = |rule: &str, limit| Gate::new(rule, "", limit, Role::AnyOf(1), KeyStem::for_rule(rule, &limit, ""));
+    let gate = |rule: &str, limit| Gate::for_rule(rule, limit).with_role(Role::AnyOf(1));
     let (slow, fast) = (gate("slow", bucket(1, 1)), gate("fast", bucket(1, 10)));
     let store = store();
     let decide = || {
@@ -257,10 +256,12 @@ fn a_quota_in_debt_names_the_period_in_which_the_request_passes_and_one_with_res
     let rules = RuleSet::new([Rule::new("month", Limit::quota(5, periods).unwrap())]).unwrap();
     let limiter = Limiter::new(rules, store());
     let request = Request::new("").with_cost(3);
-    let mut reservation = limiter.reserve_now(&request, None).unwrap().take_grant();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let reserving = std::pin::pin!(limiter.reserve(&request, None)).poll(&mut context);
+    let std::task::Poll::Ready(Ok(mut decision)) = reserving else { panic!("a memory store decides at once") };
+    let mut reservation = decision.take_grant();
     let reserved = HeaderPolicy::new().headers(&limiter.check_now(&request));
     assert_eq!((field(&reserved, "retry-after"), field(&reserved, "retry-after-ms")), (Some("1"), Some("1000")));
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let commit = Ending::Commit(12.into());
     let committed = std::pin::pin!(limiter.end(&mut reservation, &commit)).poll(&mut context);
     assert!(matches!(committed, std::task::Poll::Ready(Ok(()))));

@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::*;
 use crate::plan::{Check, Gate, Plan};
-use crate::spi::{KeyStem, KnownDenial, Subject};
-use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, UsageKind};
+use crate::rules::UsageKind;
+use crate::spi::{KnownDenial, Subject};
+use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
 
 const PROBLEM: Option<&str> = Some("application/problem+json");
 
@@ -63,7 +64,7 @@ fn a_problem_document_names_the_limits_that_denied() {
 
 #[test]
 fn a_group_that_admits_is_not_among_the_violated_policies() {
-    let gate = |rule: &str, limit, role| Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""));
+    let gate = |rule: &str, limit, role| Gate::for_rule(rule, limit).with_role(role);
     let gates = [
         gate("shut", bucket(1, 1), Role::AnyOf(1)),
         gate("open", bucket(9, 1), Role::AnyOf(1)),

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::grant::Grant;
+use crate::sync::Mutex;
 
-/// The slots of a request, renewed by [`HeldLeases`](crate::HeldLeases) and released in the background when the last clone is dropped.
+/// The slots of a request, renewed by [`HeldLeases`](crate::grants::HeldLeases) and released in the background when the last clone is dropped.
 ///
 /// A request may lose them: the limit was lowered below what is held, or the store has lost its state and others have taken the slots.
 /// Then it must [end](Self::lost).
@@ -61,7 +62,7 @@ impl HeldLease {
         if self.is_lost() {
             return Poll::Ready(());
         }
-        let mut wakers = state.lock();
+        let mut wakers = state.wakers.lock();
         match wakers.iter_mut().find(|(id, _)| *id == self.waker_id) {
             Some((_, waker)) => waker.clone_from(context.waker()),
             None => wakers.push((self.waker_id, context.waker().clone())),
@@ -80,7 +81,7 @@ impl Clone for HeldLease {
 
 impl Drop for HeldLease {
     fn drop(&mut self) {
-        self.slots.state.lock().retain(|(id, _)| *id != self.waker_id);
+        self.slots.state.wakers.lock().retain(|(id, _)| *id != self.waker_id);
     }
 }
 
@@ -102,14 +103,10 @@ impl LeaseState {
     /// Tells the holders that the slots are lost.
     pub(super) fn lose(&self) {
         self.is_lost.store(true, Ordering::Release);
-        let wakers = std::mem::take(&mut *self.lock());
+        let wakers = std::mem::take(&mut *self.wakers.lock());
         for (_, waker) in wakers {
             waker.wake();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Waker)>> {
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

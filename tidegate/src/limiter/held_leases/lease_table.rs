@@ -1,8 +1,8 @@
 //! `LeaseTable`: the leases that are held, in the order in which they are due. Its lock is never held during a call.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use super::held_lease::{LeaseState, ReleaseById};
 use super::{HeldLease, INTERVAL_PARTS, interval};
 use crate::grant::{Ending, Grant};
 use crate::store::Store;
+use crate::sync::Mutex;
 use crate::{Limiter, Timestamp};
 
 /// The leases that are held.
@@ -66,7 +67,7 @@ impl<S: Store + 'static> LeaseTable<S> {
         let state = Arc::new(LeaseState::new(lease));
         let entry = LeaseEntry { state: Arc::clone(&state), limiter, interval, due: Some(due) };
         table.held.fetch_add(1, Ordering::AcqRel);
-        let mut leases = table.lock();
+        let mut leases = table.leases.lock();
         leases.last_id += 1;
         let id = leases.last_id;
         leases.by_id.insert(id, entry);
@@ -100,12 +101,12 @@ impl<S> LeaseTable<S> {
     }
 
     pub(super) fn contains(&self, lease: &DueLease) -> bool {
-        self.lock().by_id.contains_key(&lease.id)
+        self.leases.lock().by_id.contains_key(&lease.id)
     }
 
     /// No lease will be added.
     pub(super) fn close(&self) {
-        let mut leases = self.lock();
+        let mut leases = self.leases.lock();
         leases.is_closed = true;
         let waker = leases.waker.take();
         drop(leases);
@@ -114,17 +115,17 @@ impl<S> LeaseTable<S> {
 
     /// Whether nothing is held, and nothing will be.
     pub(super) fn is_finished(&self) -> bool {
-        self.lock().is_finished()
+        self.leases.lock().is_finished()
     }
 
     /// When the next lease is due, if one is.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
-        self.lock().next_due()
+        self.leases.lock().next_due()
     }
 
     /// Waits until a lease is due before `wakes_at`, or nothing will be.
     pub(super) fn poll_changed(&self, wakes_at: Option<Timestamp>, context: &mut Context<'_>) -> Poll<()> {
-        let mut leases = self.lock();
+        let mut leases = self.leases.lock();
         let is_earlier = leases.next_due().is_some_and(|due| wakes_at.is_none_or(|wakes_at| due < wakes_at));
         if is_earlier || leases.is_finished() {
             leases.waker = None;
@@ -137,7 +138,7 @@ impl<S> LeaseTable<S> {
 
     /// Makes due what earlier renewals were dropped with.
     pub(super) fn resume(&self, now: Timestamp) {
-        let mut leases = self.lock();
+        let mut leases = self.leases.lock();
         let Leases { by_id, due, .. } = &mut *leases;
         for (id, entry) in by_id.iter_mut().filter(|(_, entry)| entry.due.is_none() && !entry.state.is_lost()) {
             entry.due = Some(now);
@@ -148,7 +149,7 @@ impl<S> LeaseTable<S> {
     /// The leases that are due, and those that go along. Each is passed to [`renewed`](Self::renewed), [`postpone`](Self::postpone) or
     /// [`lose`](Self::lose) afterwards.
     pub(super) fn take_due(&self, now: Timestamp) -> Vec<DueLease> {
-        let mut leases = self.lock();
+        let mut leases = self.leases.lock();
         let Leases { by_id, due, .. } = &mut *leases;
         let mut taken = Vec::new();
         while let Some((at, id)) = due.first().copied() {
@@ -197,7 +198,7 @@ impl<S> LeaseTable<S> {
 
     /// Makes a lease that is being renewed due again, unless it was released meanwhile or is due already.
     fn schedule(&self, lease: &DueLease, due: impl FnOnce(&mut LeaseEntry<S>) -> Timestamp) {
-        let mut leases = self.lock();
+        let mut leases = self.leases.lock();
         let Leases { by_id, due: order, .. } = &mut *leases;
         if let Some(entry) = by_id.get_mut(&lease.id).filter(|entry| entry.due.is_none()) {
             let at = due(entry);
@@ -205,15 +206,11 @@ impl<S> LeaseTable<S> {
             order.insert((at, lease.id));
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Leases<S>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<S: Store> ReleaseById for LeaseTable<S> {
     fn release(&self, id: u64) {
-        let mut leases = self.lock();
+        let mut leases = self.leases.lock();
         let entry = leases.by_id.remove(&id);
         if let Some(due) = entry.as_ref().and_then(|entry| entry.due) {
             leases.due.remove(&(due, id));

@@ -2,8 +2,8 @@
 
 mod test_store;
 
+use crate::sync::Mutex;
 use std::pin::Pin;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 
@@ -49,17 +49,17 @@ impl Fixture {
         let limiter = Arc::new(Mutex::new(Arc::new(Limiter::new(RuleSet::new(rules).unwrap(), store.clone()))));
         let leases = HeldLeases::new(Arc::new(clock.clone()));
         let current = Arc::clone(&limiter);
-        let renewals = Box::pin(leases.run(move || Arc::clone(&*current.lock().unwrap())));
+        let renewals = Box::pin(leases.run(move || Arc::clone(&*current.lock())));
         Self { clock, store, limiter, leases: Some(leases), renewals, waker: Arc::default() }
     }
 
     fn limiter(&self) -> TestLimiter {
-        Arc::clone(&*self.limiter.lock().unwrap())
+        Arc::clone(&*self.limiter.lock())
     }
 
     fn reload(&self, rules: impl IntoIterator<Item = Rule>) {
         let limiter = self.limiter().with_rules(RuleSet::new(rules).unwrap());
-        *self.limiter.lock().unwrap() = Arc::new(limiter);
+        *self.limiter.lock() = Arc::new(limiter);
     }
 
     fn leases(&self) -> &HeldLeases<TestStore> {
@@ -272,7 +272,7 @@ fn a_batch_that_fails_does_not_keep_others_from_being_renewed() {
     let mut held: Vec<HeldLease> = (0..256).map(|_| fixture.leases().hold(&limiter, take())).collect();
     held.extend((0..256).map(|number| fixture.hold_for(&number.to_string())));
     held.push(fixture.hold());
-    *fixture.store.0.error_rule.lock().unwrap() = Some("away");
+    *fixture.store.0.error_rule.lock() = Some("away");
     fixture.store.fail(Some(StoreErrorKind::Unavailable));
     for _ in 0..24 {
         fixture.advance(LEASE / 12);
@@ -289,7 +289,7 @@ fn a_slot_that_the_store_cannot_read_does_not_keep_others_from_being_renewed() {
     let lease = poll_once(limiter.check(&Request::new("broken"))).unwrap().take_grant();
     let broken = fixture.leases().hold(&limiter, lease);
     let held: Vec<HeldLease> = (0..9).map(|_| fixture.hold()).collect();
-    *fixture.store.0.error_rule.lock().unwrap() = Some("broken");
+    *fixture.store.0.error_rule.lock() = Some("broken");
     fixture.store.fail(Some(StoreErrorKind::Unreadable));
     for _ in 0..12 {
         fixture.advance(LEASE / 12);

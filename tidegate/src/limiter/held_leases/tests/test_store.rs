@@ -1,12 +1,13 @@
 //! `TestStore`: a memory store that counts the calls, fails, or keeps a call waiting.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use crate::key::Key;
 use crate::spi::{Adjustment, AdjustmentResults, Plan, Store, Verdict};
+use crate::sync::Mutex;
 use crate::{MemoryStore, StoreError, StoreErrorKind};
 
 /// A memory store that counts the calls, fails, or keeps a call waiting.
@@ -27,7 +28,7 @@ pub(super) struct TestStoreState {
 
 impl TestStore {
     pub(super) fn calls(&self) -> Vec<usize> {
-        std::mem::take(&mut *self.0.calls.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.calls.lock())
     }
 
     pub(super) fn releases(&self) -> usize {
@@ -36,7 +37,7 @@ impl TestStore {
 
     pub(super) fn fail(&self, kind: Option<StoreErrorKind>) {
         let error = kind.map(|kind| StoreError::new(kind, "a test"));
-        *self.0.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+        *self.0.error.lock() = error;
     }
 }
 
@@ -51,7 +52,7 @@ impl Store for TestStore {
     }
 
     async fn apply(&self, updates: &[Adjustment<'_>]) -> AdjustmentResults {
-        self.0.calls.lock().unwrap_or_else(PoisonError::into_inner).push(updates.len());
+        self.0.calls.lock().push(updates.len());
         poll_fn(|_| match self.0.calls_before_stall.load(Ordering::Relaxed) {
             0 => Poll::Pending,
             calls => {
@@ -60,9 +61,9 @@ impl Store for TestStore {
             }
         })
         .await;
-        let error = self.0.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let rule = *self.0.error_rule.lock().unwrap_or_else(PoisonError::into_inner);
-        match error.filter(|_| rule.is_none_or(|rule| updates.iter().any(|update| update.gate.rule() == rule))) {
+        let error = self.0.error.lock().clone();
+        let rule = *self.0.error_rule.lock();
+        match error.filter(|_| rule.is_none_or(|rule| updates.iter().any(|update| update.gate.rule().id == rule))) {
             Some(error) => AdjustmentResults::failed(updates.len(), &error),
             None => self.0.memory.apply(updates).await,
         }
