@@ -169,8 +169,8 @@ impl<S: Store> Limiter<S> {
     /// [`Decision::granted`] is the number of units. `max_units = 0` grants nothing.
     ///
     /// ```
-    /// # use tidegate::{Grant, Limiter, spi::Store};
-    /// # async fn example(limiter: &Limiter<impl Store>, mut grant: Grant) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tidegate::{Limiter, Request, spi::Store};
+    /// # async fn example(limiter: &Limiter<impl Store>, request: &Request<'_>) -> Result<(), Box<dyn std::error::Error>> {
     /// let granted = limiter.take_up_to(request, 100).await?.granted();
     /// println!("sends {granted} of 100 messages");
     /// # Ok(())

@@ -21,7 +21,7 @@ use crate::{Decision, MemoryStore, Timer};
 /// let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)])?, MemoryStore::new());
 ///
 /// let plan = limiter.plan(&Request::new("")).with_origin(Origin::new("socks"));
-/// assert_eq!(limiter.plans().check_now(&plan.clone().with_peek()).remaining(), Some(1));
+/// assert_eq!(limiter.plans().check_now(&plan.clone().with_peek()).remaining(), Some(2));
 /// assert_eq!(limiter.plans().check_now(&plan).remaining(), Some(1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
