@@ -1,69 +1,23 @@
 //! The states of quotas as the scripts take them from the ledger, and as they are found in the store. `quota.lua` and `holds.lua` describe
 //! the format of values.
 
-use tidegate::Limit;
-use tidegate::limits::{Period, Periods};
-use tidegate::spi::algorithm::holds::MAX_RESERVATIONS;
+use tidegate::spi::GateState;
+use tidegate::spi::algorithm::holds;
 use tidegate::spi::algorithm::quota::QuotaState;
-use tidegate::spi::algorithm::{self, State};
-use tidegate::spi::{GateHold, GateHoldStatus, GateState, MAX_AMOUNT};
-
-/// A state is kept for so much longer: its time zone is not known, and local times are up to 26 hours apart.
-const ZONE_MARGIN_MICROS: u64 = 26 * 3_600_000_000;
-
-/// What a value with holds begins with.
-const HOLDS_MARK: [u8; 2] = [0, 0];
-/// The bytes before the entries of holds, with the mark, and of each entry.
-const HOLDS_HEADER_BYTES: usize = 25;
-const HOLD_BYTES: usize = 22;
 
 /// The value of a state without its holds, empty for one that uses nothing, and when it expires, in microseconds.
 pub(super) fn limit_value(state: &GateState) -> (Vec<u8>, u64) {
-    let QuotaState { used, debt, previous, carried, .. } = state.state;
-    if used == 0 && debt == 0 && previous == 0 && carried == 0 {
-        return (Vec::new(), 0);
-    }
-    let period = state.key.parse().map_or(Period::Year, |(_, period, _)| period);
-    let limit = Limit::quota(state.hard_limit.clamp(1, MAX_AMOUNT), Periods::utc(period));
-    // A quota of any amount in these bounds is valid.
-    let expiry = limit.map_or(0, |limit| algorithm::expiry(&State::from(state.state), &limit));
-    (state.state.encode().into_bytes(), expiry.saturating_add(ZONE_MARGIN_MICROS))
+    let text = if state.state.is_empty() { String::new() } else { state.state.encode() };
+    (text.into_bytes(), state.expiry())
 }
 
 /// The value of a state with its holds, and when it expires, in microseconds. All holds of a key share the time to live: the longest one.
 pub(super) fn value_with_holds(state: &GateState) -> (Vec<u8>, u64) {
     let (limit_value, expiry) = limit_value(state);
-    let holds = &state.holds[state.holds.len().saturating_sub(MAX_RESERVATIONS)..];
-    let Some(newest) = holds.iter().map(|hold| hold.at.as_micros()).max() else { return (limit_value, expiry) };
-    let ttl = |hold: &GateHold| hold.expires_at.as_micros().saturating_sub(hold.at.as_micros());
-    let ttl = holds.iter().map(ttl).max().unwrap_or_default();
-    let mut value = Vec::with_capacity(HOLDS_HEADER_BYTES + HOLD_BYTES * holds.len() + limit_value.len());
-    value.extend_from_slice(&HOLDS_MARK);
-    // The next operation computes what is held since the start of its period.
-    for number in [ttl, 0, 0] {
-        push_number(&mut value, number);
+    match holds::encode(&state.holds, &limit_value) {
+        Some((value, ends)) => (value, expiry.max(ends)),
+        None => (limit_value, expiry),
     }
-    value.extend_from_slice(&(holds.len() as u16).to_be_bytes());
-    let mut in_order: Vec<&GateHold> = holds.iter().collect();
-    in_order.sort_by_key(|hold| hold.at);
-    for hold in in_order {
-        let (units, status) = match hold.status {
-            GateHoldStatus::Open => (hold.units, 0),
-            GateHoldStatus::Committed => (hold.units, 1),
-            GateHoldStatus::Released => (0, 2),
-        };
-        for number in [hold.at.as_micros(), hold.owner, units] {
-            push_number(&mut value, number);
-        }
-        value.push(status);
-    }
-    value.extend_from_slice(&limit_value);
-    (value, expiry.max(newest.saturating_add(ttl)))
-}
-
-/// Seven bytes, the high one first.
-fn push_number(value: &mut Vec<u8>, number: u64) {
-    value.extend_from_slice(&number.to_be_bytes()[1..]);
 }
 
 /// A value that no version of this store has written.
@@ -72,26 +26,20 @@ pub(super) struct UnreadableValue;
 
 /// The state of the quota in a value, whatever is held beside it. `None` for a value with holds only.
 pub(super) fn decode_value(value: &[u8]) -> Result<Option<QuotaState>, UnreadableValue> {
-    let text = if value.starts_with(&HOLDS_MARK) { after_holds(value).ok_or(UnreadableValue)? } else { value };
+    let text = holds::limit_value(value).ok_or(UnreadableValue)?;
     if text.is_empty() && !value.is_empty() {
         return Ok(None);
     }
     QuotaState::decode(text).map(Some).ok_or(UnreadableValue)
 }
 
-/// The state of the limit in a value with holds.
-fn after_holds(value: &[u8]) -> Option<&[u8]> {
-    let count = value.get(HOLDS_HEADER_BYTES - 2..HOLDS_HEADER_BYTES)?;
-    let count = usize::from(u16::from_be_bytes(count.try_into().ok()?));
-    value.get(HOLDS_HEADER_BYTES + HOLD_BYTES * count..)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tidegate::Timestamp;
+    use tidegate::limits::{Period, Periods};
     use tidegate::spi::algorithm::holds::{HoldsSummary, stored_summary};
-    use tidegate::spi::{AccountKey, Subject};
+    use tidegate::spi::{AccountKey, GateHold, GateHoldStatus, Subject};
 
     const NOW: u64 = 1_800_000_000_000_000;
     const HOUR: u64 = 3_600_000_000;

@@ -50,6 +50,7 @@
 mod hold_list;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use super::concurrency::RETRY;
 use super::{
@@ -60,7 +61,8 @@ use crate::limit::MAX_AMOUNT;
 use crate::{Limit, Timestamp};
 pub(super) use hold_list::HoldsChange;
 use hold_list::{CurrentHolds, Hold, HoldEdit, HoldList, Holds};
-pub use hold_list::{HoldStatus, HoldsSummary, stored_summary};
+pub use hold_list::{HoldStatus, HoldsSummary};
+pub use value::{encode, limit_value, stored_summary};
 
 /// The largest number of open and remembered holds under one key.
 pub const MAX_RESERVATIONS: usize = 1_024;

@@ -1,8 +1,13 @@
 //! `GateState`: the state of one quota as the ledger knows it, to rebuild or repair the state in a store.
 
 use super::AccountKey;
-use crate::Timestamp;
-use crate::algorithm::quota::QuotaState;
+use crate::algorithm::{self, State, quota::QuotaState};
+use crate::limit::MAX_AMOUNT;
+use crate::limits::{Period, Periods};
+use crate::{Limit, Timestamp};
+
+/// A state is kept for so much longer: its time zone is not known, and local times are up to 26 hours apart.
+const ZONE_MARGIN_MICROS: u64 = 26 * 3_600_000_000;
 
 /// The state of one quota and its reservations, as the ledger knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +20,20 @@ pub struct GateState {
     pub hard_limit: u64,
     /// The reservations that are open or whose end must be remembered, oldest first.
     pub holds: Vec<GateHold>,
+}
+
+impl GateState {
+    /// When no time zone needs what is used any more, in microseconds; 0 if nothing is used. What is not a quota counts as one of years.
+    pub fn expiry(&self) -> u64 {
+        if self.state.is_empty() {
+            return 0;
+        }
+        let period = self.key.parse().map_or(Period::Year, |(_, period, _)| period);
+        let limit = Limit::quota(self.hard_limit.min(MAX_AMOUNT), Periods::utc(period));
+        // A quota of any amount in these bounds is valid.
+        let expiry = limit.map_or(0, |limit| algorithm::expiry(&State::from(self.state), &limit));
+        expiry.saturating_add(ZONE_MARGIN_MICROS)
+    }
 }
 
 /// A reservation as the ledger knows it.

@@ -4,17 +4,12 @@ use std::sync::Arc;
 
 use super::MemoryStore;
 use super::outbox::MemoryOutbox;
-use crate::Limit;
 use crate::algorithm::quota::QuotaState;
 use crate::algorithm::{State, StateWithHolds};
 use crate::key::{Key, KeyStem};
 use crate::ledger::{AccountKey, EntryId, GateState, Journal, Outbox, OutboxBatch, OutboxPosition};
-use crate::limits::Periods;
 use crate::plan::Plan;
 use crate::store::{Adjustment, StoreError, StoreErrorKind};
-
-/// The states of quotas that the ledger rebuilds are kept for so much longer: their time zones are not known, and up to 26 hours apart.
-const ZONE_MARGIN_MICROS: u64 = 26 * 3_600_000_000;
 
 impl MemoryStore {
     /// Records the changes of quotas with a ledger, and writes them to `journal` first. Until the ledger has rebuilt a partition, plans
@@ -97,9 +92,10 @@ impl Outbox for MemoryStore {
             return Ok(false);
         }
         for (index, state) in states.iter().enumerate() {
-            let Some(limit) = limit_of(state) else { continue };
-            let expires_at = expiry(state, &limit);
-            locked.replace(index, expires_at, |before| match before {
+            if state.key.parse().is_none() {
+                continue; // It is not the account of a quota.
+            }
+            locked.replace(index, state.expiry(), |before| match before {
                 Some(State::WithHolds(holds)) => {
                     Some(State::WithHolds(Box::new(holds.with_inner(Some(state.state.into())))))
                 }
@@ -124,9 +120,11 @@ impl Outbox for MemoryStore {
             return Ok(generation);
         }
         for (index, state) in states.iter().enumerate() {
-            let Some(limit) = limit_of(state) else { continue };
+            if state.key.parse().is_none() {
+                continue;
+            }
             let holds_end = state.holds.iter().map(|hold| hold.expires_at.as_micros()).max().unwrap_or_default();
-            let expires_at = expiry(state, &limit).max(holds_end);
+            let expires_at = state.expiry().max(holds_end);
             let inner = (!state.state.is_empty()).then(|| State::from(state.state));
             locked.replace(index, expires_at, |_| match &state.holds[..] {
                 [] => inner,
@@ -151,14 +149,4 @@ fn stems_of(states: &[GateState]) -> Vec<KeyStem> {
 
 fn key_of<'s>(key: &AccountKey, stem: &'s KeyStem) -> Key<'s> {
     Key::new(stem, key.partition, key.subject)
-}
-
-/// A quota of the same length and amount, in UTC. `None` if the account is not that of a quota.
-fn limit_of(state: &GateState) -> Option<Limit> {
-    let (_, period, _) = state.key.parse()?;
-    Limit::quota(state.hard_limit, Periods::utc(period)).ok()
-}
-
-fn expiry(state: &GateState, limit: &Limit) -> u64 {
-    crate::algorithm::expiry(&state.state.into(), limit).saturating_add(ZONE_MARGIN_MICROS)
 }

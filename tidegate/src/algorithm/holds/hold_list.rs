@@ -229,24 +229,3 @@ impl Hold {
 fn sum_since<'h>(holds: impl Iterator<Item = &'h Hold>, since: u64) -> u64 {
     holds.filter(|hold| hold.at >= since).map(Hold::open_units).fold(0, u64::saturating_add)
 }
-
-/// The open holds in a value that `holds.lua` has written. `None` if its numbers contradict each other. A value without holds has none.
-pub fn stored_summary(value: &[u8], now: Timestamp) -> Option<HoldsSummary> {
-    let Some(bytes) = value.strip_prefix(&[0, 0]).filter(|bytes| bytes.len() >= 23) else {
-        return Some(HoldsSummary::default());
-    };
-    let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-    let (header, rest) = bytes.split_at(23);
-    let (ttl, count) = (number(&header[..7]), number(&header[21..]) as usize);
-    let entries = rest.get(..count * 22)?.chunks_exact(22);
-    let status = |entry: &[u8]| match entry[21] {
-        0 => Some(HoldStatus::Open(number(&entry[14..21]))),
-        1 => Some(HoldStatus::Committed(number(&entry[14..21]))),
-        2 => Some(HoldStatus::Released),
-        _ => None,
-    };
-    let hold =
-        |entry: &[u8]| Some(Hold { at: number(&entry[..7]), owner: number(&entry[7..14]), status: status(entry)? });
-    let holds = HoldList { ttl, held: 0, since: 0, entries: entries.map(hold).collect::<Option<_>>()? };
-    Some(holds.summary(now))
-}
