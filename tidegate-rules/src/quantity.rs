@@ -177,7 +177,7 @@ pub fn format_window(window: Window) -> String {
     }
 }
 
-/// Formats a rate as [`parse_rate`] reads it: in the shortest of s, m, h and d with an integer amount, else as `7/45s`.
+/// Formats a rate as `parse_rate` reads it: in the shortest of s, m, h and d with an integer amount, else as `7/45s`.
 pub fn format_rate(rate: Rate) -> String {
     let (amount, period) = (u128::from(rate.amount()), rate.period().as_micros());
     for (unit, length) in [("s", SECOND_MICROS), ("m", MINUTE_MICROS), ("h", HOUR_MICROS), ("d", DAY_MICROS)] {

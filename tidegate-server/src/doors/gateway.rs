@@ -102,7 +102,7 @@ impl Gateway {
     }
 
     /// Accepts connections until `shutdown` completes, then waits up to
-    /// [`ConnectionLimits::drain_timeout`](crate::ConnectionLimits::drain_timeout) for open requests and tunnels. Returns
+    /// [the time of its listener](crate::ConnectionLimits::with_drain_timeout) for open requests and tunnels. Returns
     /// whether all of them finished.
     pub async fn serve<S>(
         self,

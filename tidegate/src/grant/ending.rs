@@ -57,7 +57,7 @@ impl Costs {
 }
 
 impl From<u64> for Costs {
-    /// The same cost under every rule without a [cost of its own](crate::Rule::has_own_cost). Those keep what was taken.
+    /// The same cost under every rule without a [cost of its own](crate::Rule::cost). Those keep what was taken.
     fn from(cost: u64) -> Self {
         Self { by_rule: Vec::new(), other: Some(cost) }
     }
