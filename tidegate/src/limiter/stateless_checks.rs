@@ -130,6 +130,24 @@ mod tests {
         assert_eq!((refunds(PlanMode::CountEach, 1), refunds(PlanMode::CountEach, 2)), (0, 0));
     }
 
+    /// An overflow bucket does not tell whose units it counts, but a slot in it has an owner.
+    #[test]
+    fn from_an_overflow_bucket_only_a_slot_goes_back() {
+        let bucket = Limit::token_bucket(5, Rate::per_second(1).unwrap()).unwrap();
+        let slots = Limit::concurrency(5, std::time::Duration::from_secs(30)).unwrap();
+        for (limit, overflowed, expected) in
+            [(bucket, false, 1), (bucket, true, 0), (slots, false, 1), (slots, true, 1)]
+        {
+            let gates = [Gate::for_rule("tenant", limit), Gate::for_rule("user", bucket)];
+            let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
+            let mut verdict = MemoryStore::new().decide_now(&plan);
+            verdict.checks_mut()[0].overflowed = overflowed;
+            verdict.checks_mut()[1].stateless = true;
+            let stateless = StatelessChecks::new(&plan, &verdict).unwrap();
+            assert_eq!(stateless.refunds(0).len(), expected, "{limit:?} {overflowed}");
+        }
+    }
+
     #[test]
     fn a_group_is_decided_here_unless_the_store_has_a_state_that_admits_the_request() {
         assert!(!decides([(true, false), (true, true)]), "the store knows a member that admits it");
